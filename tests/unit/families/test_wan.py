@@ -115,8 +115,13 @@ FOLDERS = {
         {"transformer_2": ["diffusers", "WanTransformer3DModel"], "boundary_ratio": 0.875},
     ),
     "no border": ("model_index.json", {"transformer_2": ["diffusers", "WanTransformer3DModel"]}),
+    "nothing of the second": ("model_index.json", {"transformer_2": []}),
 }
-WANTED = {"two denoisers": "/transformer_2, the one for low noise", "no border": "boundary_ratio"}
+WANTED = {
+    "two denoisers": "/transformer_2, the one for low noise",
+    "no border": "boundary_ratio",
+    "nothing of the second": "a library and a class",
+}
 
 
 @pytest.mark.parametrize("what", FOLDERS)
@@ -468,6 +473,9 @@ def test_frames_that_are_seen_differ_in_number_within_a_batch(tmp_path):
     config = base / "image_processor" / "preprocessor_config.json"
     config.write_text(config.read_text().replace("0.4", "0.5"))
     assert locate(base).identity != location.identity
+    config.write_text(config.read_text().replace("image_mean", "other_mean"))
+    with pytest.raises(BaseModelError, match="None of image_mean"):
+        FAMILY.load_encoders(locate(base), torch.float32, "cpu")
     for part in ("image_processor", "image_encoder"):
         (base / part).rename(tmp_path / f"no_{part}")
         with pytest.raises(BaseModelError, match=part):

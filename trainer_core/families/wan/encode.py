@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -128,10 +129,21 @@ def load_encoders(
 
 
 def _load_vision(location: BaseLocation, dtype: torch.dtype, device: torch.device | str) -> Vision:
-    settings = read_json(location.encoders / "image_processor" / "preprocessor_config.json")
-    mean, deviation = (
-        torch.tensor(settings[name]).view(3, 1, 1) for name in ("image_mean", "image_std")
-    )
+    path = location.encoders / "image_processor" / "preprocessor_config.json"
+    mean, deviation = (_of_colors(path, name) for name in ("image_mean", "image_std"))
     kind = "transformers.CLIPVisionModel"
     model = load_frozen(kind, location.encoders, "image_encoder", dtype, device)
     return Vision(model, mean, deviation)
+
+
+def _of_colors(path: Path, name: str) -> Tensor:
+    """What a configuration file says of red, green and blue, `[3, 1, 1]`."""
+    found = read_json(path).get(name)
+    numbers = found if isinstance(found, list) else []
+    if len(numbers) != 3 or not all(isinstance(each, int | float) for each in numbers):
+        raise BaseModelError(
+            f"{path} says {str(found)[:200]} of {name}",
+            "three numbers, of red, green and blue",
+            "Download the file again.",
+        )
+    return torch.tensor(numbers, dtype=torch.float32).view(3, 1, 1)

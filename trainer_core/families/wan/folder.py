@@ -25,11 +25,20 @@ def boundary(folder: Path) -> float | None:
         None where it has one denoiser.
 
     Raises:
-        BaseModelError: When it has two, and says no level between 0 and 1.
+        BaseModelError: When it has two, and says no level between 0 and 1, or nothing that can be
+            read of the second.
     """
     index = read_json(folder / "model_index.json")
     second, level = index.get(DENOISERS[1]), index.get("boundary_ratio")
-    if not isinstance(second, list) or second[0] is None:
+    if second is None:
+        return None
+    if not isinstance(second, list) or not second:
+        raise BaseModelError(
+            f"{folder / 'model_index.json'} says {second!r} of {DENOISERS[1]}",
+            "a library and a class, or null for both",
+            "Download the file again.",
+        )
+    if second[0] is None:
         return None
     if not isinstance(level, int | float) or not 0.0 < level < 1.0:
         raise BaseModelError(

@@ -247,6 +247,23 @@ def test_two_files_sample_what_their_folder_does(two, tmp_path):
             FAMILY.prediction.second_of(BaseSection(**values))
 
 
+def test_one_of_two_models_without_the_other_and_a_file_in_its_folder(two, tmp_path):
+    alone = tmp_path / "a14b"
+    (alone / "transformer_2").mkdir(parents=True)
+    for name in ("model_index.json", "transformer_2/config.json"):
+        (alone / name).write_text((two / name).read_text())
+    section = BaseSection(path=str(alone / "transformer_2"))
+    assert FAMILY.prediction.levels_of(section) == (0.0, 0.889)
+    with pytest.raises(BaseModelError, match=r"a14b/transformer is not there"):
+        FAMILY.prediction.second_of(section)
+    for part, levels in (("transformer", (BORDER, 1.0)), ("transformer_2", (0.0, 0.889))):
+        file = BaseSection(path=str(two / part / "diffusion_pytorch_model.safetensors"))
+        assert FAMILY.prediction.levels_of(file) == levels
+        second = FAMILY.prediction.second_of(file)
+        folder = FAMILY.prediction.second_of(BaseSection(path=str(two / part)))
+        assert (second.base.path, second.border) == (folder.base.path, BORDER)
+
+
 def test_a_folder_of_two_models_that_begin_with_a_frame_is_one_of_two(tmp_path):
     base = make_wan_base(tmp_path / "i2v", reads=4 + start_channels(4), border=0.9)
     index = json.loads((base / "model_index.json").read_text())

@@ -109,9 +109,7 @@ class _Expert:
 
 def _expert(base: BaseSection) -> _Expert | None:
     """Which of two models a base is, as its folder or its name says; None where it says neither."""
-    place = Path(base.path).expanduser()
-    folder, part = split_denoiser(place)
-    border = boundary(folder) if place.is_dir() else None
+    folder, part, border = _two(base)
     if border is None and names_hub(base.path) and names_one_of_two(base.path):
         part = split_hub(base.path)[1]
     elif border is None:
@@ -119,9 +117,19 @@ def _expert(base: BaseSection) -> _Expert | None:
         return _Expert(role, None, base.other_expert or "") if role else None
     if not part:
         return None
-    beside = base.path.rstrip("/\\")[: -len(part)]
-    other = beside + next(each for each in DENOISERS if each != part)
+    beside = next(each for each in DENOISERS if each != part)
+    other = f"{split_hub(base.path)[0]}/{beside}" if border is None else str(folder / beside)
     return _Expert(_ROLES[part], border, base.other_expert or other)
+
+
+def _two(base: BaseSection) -> tuple[Path, str, float | None]:
+    """The Diffusers folder that a base is in, its part in it, and the border of the two there.
+
+    A file of a denoiser's folder is that part: its name says nothing.
+    """
+    place = Path(base.path).expanduser()
+    folder, part = split_denoiser(place.parent if place.is_file() else place)
+    return folder, part, boundary(folder) if part or place.is_dir() else None
 
 
 def _border(base: BaseSection, one: _Expert) -> float:
@@ -134,15 +142,14 @@ def levels_of(base: BaseSection) -> tuple[float, float]:
     Raises:
         BaseModelError: When it is one of two, and nothing says which.
     """
-    one, place = _expert(base), Path(base.path).expanduser()
+    one = _expert(base)
     if one is not None:
         border = _border(base, one)
         if one.role == HIGH:
             return min(border, _SWITCH), 1.0
         return 0.0, max(border, _SWITCH)
     name, found = _named(base), _reads(base)
-    two = place.is_dir() and boundary(split_denoiser(place)[0]) is not None
-    if two or names_one_of_two(name) or (found.begins and not found.vision):
+    if _two(base)[2] is not None or names_one_of_two(name) or (found.begins and not found.vision):
         is_file = PurePath(base.path).suffix.lower() in (".safetensors", ".gguf")
         raise BaseModelError(
             f"base.path: {base.path} is one of two models, and its name does not say which"
@@ -158,7 +165,7 @@ def second_of(base: BaseSection) -> SecondBase | None:
     """`PredictionSpec.second_of`: the other one of two.
 
     Raises:
-        BaseModelError: When ``base.other_expert`` is none.
+        BaseModelError: When ``base.other_expert`` is none, or the folder lacks the other one.
     """
     one = _expert(base)
     if one is None or not one.other:
@@ -167,6 +174,12 @@ def second_of(base: BaseSection) -> SecondBase | None:
         return None
     if base.other_expert and not Path(base.other_expert).expanduser().exists():
         raise _no_second(base, "there is no such file or folder")
+    if one.border is not None and not Path(one.other).expanduser().exists():
+        raise BaseModelError(
+            f"base.path: {base.path} is one of two models, and {one.other} is not there",
+            "both, because samples are made with both",
+            "Download that folder, or set preview.every to 0, which trains without it.",
+        )
     second = base.model_copy(update={"path": one.other, "other_expert": None})
     own = _expert(second)
     if own is not None and own.role == one.role:

@@ -68,7 +68,7 @@ def locate_base(
         part = ""
     else:
         folder, part = _base_folder(settings, family, needs_encoders)
-        _check_transformer(folder, part, family)
+        _check_transformer(folder, part, settings.path, family)
         made_for = family.files.folder.pipelines[_pipeline(folder)] or ""
         edits = partial(_folder_variant, family, folder)
         variant = _settle_variant(settings.variant, family, has_controls, edits, made_for)
@@ -187,12 +187,12 @@ def _download(settings: BaseSection, family: Family, needs_encoders: bool) -> tu
         ) from error
 
 
-def _check_transformer(folder: Path, named: str, family: Family) -> None:
+def _check_transformer(folder: Path, named: str, path: str, family: Family) -> None:
     pipeline, pipelines = _pipeline(folder), family.files.folder.pipelines
     if pipeline not in pipelines:
         index = folder / "model_index.json"
         raise _wrong_family(f"{index} says {pipeline}", ", ".join(pipelines), family)
-    family.files.folder.check(folder, named)
+    family.files.folder.check(folder, named, path)
     part = named or DENOISERS[0]
     check_part(folder, part, "base.path")
     config = folder / part / "config.json"

@@ -30,11 +30,14 @@ def locate_local_base(settings: BaseSection, family: Family, has_controls: bool)
             was never downloaded.
     """
     from ..bases.locate import locate_base
-    from ..weights.base_path import names_hub
+    from ..weights.base_path import names_hub, split_hub
 
-    if names_hub(settings.path):
-        settings = settings.model_copy(update={"path": str(_downloaded(settings.path))})
-    return locate_base(settings, family, has_controls)
+    if not names_hub(settings.path):
+        return locate_base(settings, family, has_controls)
+    local = settings.model_copy(update={"path": str(_downloaded(settings.path))})
+    location = locate_base(local, family, has_controls)
+    family.files.folder.check(location.folder, split_hub(settings.path)[1], settings.path)
+    return location
 
 
 def local_text_limit(config: RunConfig, has_controls: bool) -> TextLimit:

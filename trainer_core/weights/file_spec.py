@@ -27,7 +27,7 @@ class FolderSpec:
         seeing_parts: Sub-folders of the model that shows a start frame to the denoiser.
         sees: Whether a denoiser, by its single file or its folder, is shown one.
         check: Refuses a folder of such a pipeline whose model the family does not compute; also
-            given which of `DENOISERS` was named, empty for none.
+            given which of `DENOISERS` was named, empty for none, and ``base.path``.
     """
 
     pipelines: Mapping[str, str | None]
@@ -36,7 +36,7 @@ class FolderSpec:
     does_both: bool = False
     seeing_parts: tuple[str, ...] = ()
     sees: Callable[[Path | None, Path], bool] = lambda file, denoiser: False
-    check: Callable[[Path, str], None] = lambda folder, part: None
+    check: Callable[[Path, str, str], None] = lambda folder, part, path: None
 
 
 @dataclass(frozen=True, slots=True)

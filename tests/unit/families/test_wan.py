@@ -1,6 +1,7 @@
 """Wan beside what its record shows: texts, clips through the VAE, and what is refused."""
 
 import json
+import shutil
 
 import pytest
 import torch
@@ -291,6 +292,30 @@ def test_a_hub_id_names_one_of_two_models():
     older = BaseSection(path="Wan-AI/Wan2.1-I2V-14B-480P-Diffusers")
     assert FAMILY.of_base(older).starts == StartFrames(always=True, end=True)
     assert FAMILY.prediction.levels_of(older) == (0.0, 1.0)
+
+
+def test_a_hub_id_that_holds_another_model_than_its_name_says_is_refused(
+    two, folder, tmp_path, monkeypatch
+):
+    def holding(base):
+        monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *_, **__: str(base))
+
+    holding(two)
+    for name in ("Wan2.2-T2V-14B/transformer_2", "wan22/transformer", "wan-5b/transformer_2"):
+        with pytest.raises(BaseModelError, match="text-to-video, for noise levels"):
+            locate(f"me/{name}")
+    begins = make_wan_base(tmp_path / "begins", reads=4 + start_channels(4))
+    for base, name in ((begins, "wan21"), (folder, "wan2.1-i2v"), (folder, "wan2.2-5b")):
+        holding(base)
+        with pytest.raises(BaseModelError, match="its name was taken for"):
+            locate(f"me/{name}")
+    # The name alone says which of two this one denoiser is.
+    assert locate("me/wan2.2-t2v-high-noise-14B").folder == folder
+    holding(shutil.copytree(two, tmp_path / "known"))
+    index = json.loads((two / "model_index.json").read_text()) | {"boundary_ratio": 0.875}
+    (tmp_path / "known" / "model_index.json").write_text(json.dumps(index))
+    for part in ("transformer", "transformer_2"):
+        assert locate(f"Wan-AI/Wan2.2-T2V-A14B-Diffusers/{part}").part == part
 
 
 LEVELS = {

@@ -14,7 +14,7 @@ from ...weights.diffusers_folder import read_json
 from ...weights.header import open_weights
 from ..experts import HIGH, LOW, named_role, names_one_of_two
 from ..family_specs import LatentSpec, SecondBase
-from .folder import REMEDY_OF_TWO, boundary
+from .folder import REMEDY_OF_TWO, boundary, check_folder
 from .keys import OF_5B, settings, start_channels
 
 _CLIPS_OF_5B = FrameGrid(every=4, rate=24.0)
@@ -159,6 +159,42 @@ def levels_of(base: BaseSection) -> tuple[float, float]:
             "Put high_noise or low_noise into the file's name." if is_file else REMEDY_OF_TWO,
         )
     return 0.0, 1.0
+
+
+def check_base(folder: Path, part: str, path: str) -> None:
+    """`FolderSpec.check`: `check_folder`, and of a hub id that its folder is what its name says.
+
+    The name told levels and start frames before the folder was here.
+
+    Raises:
+        BaseModelError: As `check_folder`, and when the name says something else.
+    """
+    check_folder(folder, part)
+    if not names_hub(path):
+        return
+    named, found = BaseSection(path=path), BaseSection(path=str(folder / part))
+    levels = levels_of(named)
+    says = _in_words(named, levels)
+    # Of a folder with one denoiser the name alone says which of two it may be.
+    is_one = _two(found)[2] is not None
+    holds = _in_words(found, levels_of(found) if is_one else levels)
+    if says != holds:
+        raise BaseModelError(
+            f"base.path: {path} holds {holds}; its name was taken for {says}",
+            "a hub id whose name says what it holds, as those of Wan-AI do",
+            "Download the folder, and name its path as base.path: then the folder says it.",
+        )
+
+
+def _in_words(base: BaseSection, levels: tuple[float, float]) -> str:
+    found = _reads(base)
+    if found.channels == OF_5B:
+        kind = "TI2V-5B"
+    elif found.begins:
+        kind = f"image-to-video {'with' if found.vision else 'without'} a vision model"
+    else:
+        kind = "text-to-video"
+    return f"{kind}, for noise levels {levels[0]:g} to {levels[1]:g}"
 
 
 def second_of(base: BaseSection) -> SecondBase | None:

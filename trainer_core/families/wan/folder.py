@@ -50,7 +50,7 @@ def boundary(folder: Path) -> float | None:
 
 
 def check_folder(folder: Path, part: str) -> None:
-    """`FolderSpec.check`: of two denoisers one, which is given a text and maybe a start frame.
+    """Of two denoisers one, which is given a text and maybe a start frame.
 
     TI2V-5B takes a time for each token, which is the same for all where no frame is given.
 

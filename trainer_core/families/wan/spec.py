@@ -16,9 +16,8 @@ from ..family_specs import (
     TextSpec,
 )
 from ..qwen_vae import latents
-from .bases import levels_note, levels_of, of_base, reads, second_of
+from .bases import check_base, levels_note, levels_of, of_base, reads, second_of
 from .encode import load_encoders, load_token_counter, load_vae
-from .folder import check_folder
 from .keys import FILE, KEY_MAP, OF_5B, detect, published_sizes
 from .predict import TEXT_ROWS, conditioning_shapes, predict
 
@@ -83,7 +82,7 @@ FAMILY = Family(
             pipelines={"WanPipeline": None, "WanImageToVideoPipeline": None},
             seeing_parts=("image_encoder", "image_processor"),
             sees=lambda file, denoiser: bool(reads(file, denoiser).vision),
-            check=check_folder,
+            check=check_base,
         ),
         single_file=FILE,
         detect=detect,

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from ..bases.locate import locate_base
 from ..config import BaseSection, RunConfig
 from ..device import release_memory
+from ..errors import BaseModelError
 from ..families.family import Family
 from ..families.lent import OtherExpert
 from ..offload.empty_base import empty_base
@@ -32,7 +33,14 @@ def locate_second(base: BaseSection, family: Family) -> BaseLocation | None:
     second = family.prediction.second_of(base)
     if second is None:
         return None
-    return locate_base(second.base, family, False, needs_encoders=False, to_train=False)
+    try:
+        return locate_base(second.base, family, False, needs_encoders=False, to_train=False)
+    except BaseModelError as error:
+        if not base.other_expert:
+            raise
+        texts = (error.found, error.expected, error.remedy)
+        found, expected, remedy = (each.replace("base.path", "base.other_expert") for each in texts)
+        raise BaseModelError(found, expected, remedy) from error
 
 
 def second_model(

@@ -19,6 +19,7 @@ from trainer_core.families.registry import get_family
 from trainer_core.families.wan.keys import start_channels
 from trainer_core.inference.pipeline import open_pipeline
 from trainer_core.inference.sampler import SampleSettings
+from trainer_core.inference.second_model import locate_second
 from trainer_core.training import SingleProcess
 from trainer_core.training.setup.refusals import require_possible
 from trainer_core.types import StartFrames
@@ -238,6 +239,9 @@ def test_two_files_sample_what_their_folder_does(two, tmp_path):
     found, _ = previews(files["high"], **names)
     # The second and the third step lie at both sides of either border.
     assert relative_error(found, previews(two / "transformer")[0]) <= 1e-5
+    section = BaseSection(path=str(files["high"]), other_expert=str(two))
+    with pytest.raises(BaseModelError, match=r"other_expert: .* has two denoisers(?s:.*)_expert\."):
+        locate_second(section, FAMILY)
     wrong = {
         "for high noise, as": {"path": str(files["high"]), "other_expert": str(files["high"])},
         "nothing says which": {"path": str(two), "other_expert": str(files["low"])},

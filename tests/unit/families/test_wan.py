@@ -12,6 +12,7 @@ from tests.fixtures.wan_base import make_wan, make_wan_base, make_wan_pipeline, 
 from trainer_core.adapter_files.convert.convert import convert
 from trainer_core.bases.adapter_family import adapter_family
 from trainer_core.bases.locate import detect_base, locate_base
+from trainer_core.commands.local_base import locate_local_base
 from trainer_core.config import BaseSection, RunConfig
 from trainer_core.errors import BaseModelError, ConfigError
 from trainer_core.families.lent_family import video_family
@@ -303,11 +304,15 @@ def test_a_hub_id_that_holds_another_model_than_its_name_says_is_refused(
 ):
     def holding(base):
         monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *_, **__: str(base))
+        cached = str(base / "model_index.json")
+        monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", lambda *_: cached)
 
     holding(two)
     for name in ("Wan2.2-T2V-14B/transformer_2", "wan22/transformer", "wan-5b/transformer_2"):
         with pytest.raises(BaseModelError, match="text-to-video, for noise levels"):
             locate(f"me/{name}")
+        with pytest.raises(BaseModelError, match="text-to-video, for noise levels"):
+            locate_local_base(BaseSection(path=f"me/{name}"), FAMILY, has_controls=False)
     begins = make_wan_base(tmp_path / "begins", reads=4 + start_channels(4))
     for base, name in ((begins, "wan21"), (folder, "wan2.1-i2v"), (folder, "wan2.2-5b")):
         holding(base)

@@ -6,6 +6,7 @@ not there, has no name. Each function gives an empty text for it.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -21,14 +22,12 @@ def dataset_name(path: Path) -> str:
 
 def base_name(path: Path) -> str:
     """As Load Training Base names a model."""
-    known = {Path(comfy_host.base_path(name)): name for name in comfy_host.base_names()}
-    return known.get(path.absolute(), "")
+    return _listed(path, comfy_host.base_names(), comfy_host.base_path)
 
 
 def lora_name(path: Path) -> str:
     """As Load LoRA names an adapter file."""
-    known = {comfy_host.lora_path(name).absolute(): name for name in comfy_host.lora_names()}
-    return known.get(path.absolute(), "")
+    return _listed(path, comfy_host.lora_names(), comfy_host.lora_path)
 
 
 def image_name(path: Path) -> str:
@@ -37,6 +36,15 @@ def image_name(path: Path) -> str:
     name = _checked(_below(path, roots), lambda name: resolve_below(name, roots, "image"))
     kind, _, rest = name.partition("/")
     return f"{rest} [output]" if kind == "output" else rest
+
+
+def _listed(path: Path, names: Sequence[str], path_of: Callable[[str], str | Path]) -> str:
+    """The name of a file in a list, in which other files may be gone, or be links to nothing."""
+    for name in names:
+        with contextlib.suppress(InputError):
+            if Path(path_of(name)).absolute() == path.absolute():
+                return name
+    return ""
 
 
 def _below(path: Path, roots: Mapping[str, Sequence[Path]]) -> str:

@@ -1,6 +1,7 @@
 """Runs and adapter files after the training: what is loaded, saved, deleted, damaged or linked."""
 
 import io
+import json
 import shutil
 import urllib.parse
 
@@ -19,6 +20,7 @@ from comfyui.graphs import (
     run_folder,
 )
 from comfyui.test_graph_errors import convert, refused, refused_at_once, refused_soon
+from comfyui.test_run_file_graph import opened
 from PIL import Image
 from safetensors.torch import load_file
 
@@ -119,6 +121,13 @@ def test_linked_models_are_read_as_comfyui_reads_them(server, landmarks, tmp_pat
     message = refused(server, convert("linked.safetensors", name="elsewhere/x"), "1")
     assert "link" in message
     assert [path.name for path in tmp_path.iterdir()] == ["blob"]
+    # A link to nothing among the models is nobody's fault but its own.
+    outside.unlink()
+    answer = opened(server, "run.yaml", json.dumps({"base": {"path": str(bases / "gone.gguf")}}))
+    assert "nodes" in answer
+    (bases / "linked.safetensors").unlink()
+    for name in ("linked.safetensors", "elsewhere"):
+        (loras(server) / name).unlink()
 
 
 def test_our_own_folder_is_no_list_of_datasets(server, landmarks):

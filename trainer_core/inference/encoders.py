@@ -320,10 +320,10 @@ def _endpoints(
         images = [start()]
     if not images and family.starts is not None and family.starts.always:
         raise ConfigError(
-            f"no image for the prompt {preview.prompts[0][:60]!r}, and {family.title} makes clips "
-            "that begin with one",
+            f"preview.controls: no image for the prompt {preview.prompts[0][:60]!r}, and "
+            f"{family.title} makes clips that begin with one",
             "an image for each prompt",
-            "Connect it to controls of Preview Prompts.",
+            "Name it in preview.controls; in a graph: connect it to controls of Preview Prompts.",
         )
     return [_fitted(each, preview, family) for each in images]
 

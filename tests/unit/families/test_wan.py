@@ -11,11 +11,12 @@ from tests.fixtures.wan_base import make_wan, make_wan_base, make_wan_pipeline, 
 from trainer_core.adapter_files.convert.convert import convert
 from trainer_core.bases.adapter_family import adapter_family
 from trainer_core.bases.locate import detect_base, locate_base
-from trainer_core.config import BaseSection, RunConfig
+from trainer_core.config import BaseSection, DatasetSection, PreviewSection, RunConfig
 from trainer_core.errors import BaseModelError, ConfigError
 from trainer_core.families.lent_family import video_family
 from trainer_core.families.registry import get_family
 from trainer_core.families.wan.keys import start_channels
+from trainer_core.inference.encoders import encode_prompts
 from trainer_core.inference.pipeline import open_pipeline
 from trainer_core.inference.sampler import SampleSettings
 from trainer_core.training import SingleProcess
@@ -472,6 +473,17 @@ def test_frames_that_are_seen_differ_in_number_within_a_batch(tmp_path):
         (base / part).rename(tmp_path / f"no_{part}")
         with pytest.raises(BaseModelError, match=part):
             locate(base)
+
+
+BEGINS = "Wan-AI/Wan2.1-I2V-14B-480P-Diffusers"
+
+
+def test_a_preview_without_its_first_frame_is_refused_by_the_name_of_the_setting(tmp_path):
+    family = FAMILY.of_base(BaseSection(path=BEGINS))
+    preview = PreviewSection(prompts=["x"], frames=5)
+    with pytest.raises(ConfigError, match=r"preview\.controls: no image") as refused:
+        encode_prompts(preview, DatasetSection(), family, "generate", tmp_path, "", None)
+    assert "in preview.controls" in refused.value.remedy
 
 
 def test_a_file_of_a_model_of_the_graph_is_the_same_by_both_names(tmp_path):

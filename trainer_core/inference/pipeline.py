@@ -56,6 +56,7 @@ from .encoders import (
     LazyEncoders,
     MakeSource,
     check_controls,
+    check_frames,
     encode_prompts,
 )
 from .preview_files import preview_ending, preview_files, save_preview
@@ -370,6 +371,7 @@ def sample_candidates(
     # What cannot be used is refused before anything is encoded or loaded.
     largest = _largest(place, candidates)
     check_controls(preview, place.location.variant, family)
+    check_frames(preview, family, usual=1)
     place.encoders.decoder()
     with contextlib.closing(place.encoders):
         prompts = encode_prompts(

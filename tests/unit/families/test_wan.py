@@ -16,7 +16,7 @@ from trainer_core.errors import BaseModelError, ConfigError
 from trainer_core.families.lent_family import video_family
 from trainer_core.families.registry import get_family
 from trainer_core.families.wan.keys import start_channels
-from trainer_core.inference.encoders import encode_prompts
+from trainer_core.inference.encoders import check_frames, encode_prompts
 from trainer_core.inference.pipeline import open_pipeline
 from trainer_core.inference.sampler import SampleSettings
 from trainer_core.training import SingleProcess
@@ -484,6 +484,26 @@ def test_a_preview_without_its_first_frame_is_refused_by_the_name_of_the_setting
     with pytest.raises(ConfigError, match=r"preview\.controls: no image") as refused:
         encode_prompts(preview, DatasetSection(), family, "generate", tmp_path, "", None)
     assert "in preview.controls" in refused.value.remedy
+
+
+def test_previews_of_one_frame_are_refused_of_a_base_that_is_given_it():
+    def require(path, every, **preview):
+        preview |= {"prompts": ["x"], "every": every}
+        values = {"family": "wan", "base": {"path": path}, "preview": preview}
+        one = SingleProcess(torch.device("cpu"))
+        require_possible(RunConfig.model_validate(values), FAMILY, one)
+
+    for frames in (1, 4):
+        with pytest.raises(ConfigError, match=f"frames is {frames}, which") as refused:
+            require(BEGINS, 1, frames=frames)
+        assert refused.value.expected == "5 frames or more"
+        require(BEGINS, 0, frames=frames)
+        require("wan2.1_t2v_14B.safetensors", 1, frames=frames)
+    require(BEGINS, 1)
+    require(BEGINS, 1, frames=5)
+    # A generation without a run has no clips that would say how long it is.
+    with pytest.raises(ConfigError, match="not set"):
+        check_frames(PreviewSection(prompts=["x"]), FAMILY.of_base(BaseSection(path=BEGINS)), 1)
 
 
 def test_a_file_of_a_model_of_the_graph_is_the_same_by_both_names(tmp_path):

@@ -9,6 +9,7 @@ from ...errors import ConfigError
 from ...families.family import NAME_THE_OTHER, Family
 from ...families.lent import OF_FILES
 from ...families.trainable_text import with_text
+from ...inference.encoders import check_frames
 from ...inference.second_model import locate_second
 from ...offload.empty_base import empty_base
 from ...offload.swapped import chosen_blocks, swapped_blocks
@@ -34,6 +35,7 @@ def require_possible(config: RunConfig, family: Family, processes: Processes) ->
         ConfigError: When two of them, or one and the family, exclude each other, when a step
             cannot be dealt out among the processes, or the device of the encoders is not there.
     """
+    family = family.of_base(config.base)
     Shares(config.training, processes.index, processes.count)
     if processes.sharded:
         check_settings(config)
@@ -44,6 +46,8 @@ def require_possible(config: RunConfig, family: Family, processes: Processes) ->
         family.require_sampling(config.base, "previews are wanted", remedy)
     elif config.preview.every > 0 and not names_hub(config.base.path):
         locate_second(config.base, family)
+    if config.preview.every > 0:
+        check_frames(config.preview, family)
     kept = config.dataset.preservation
     if config.dataset.slider.is_on or kept.holds("trajectory", "class"):
         remedy = "Set dataset.preservation.kind to blank, or share to 0."

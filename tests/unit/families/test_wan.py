@@ -506,6 +506,26 @@ def test_previews_of_one_frame_are_refused_of_a_base_that_is_given_it():
         check_frames(PreviewSection(prompts=["x"]), FAMILY.of_base(BaseSection(path=BEGINS)), 1)
 
 
+@pytest.mark.parametrize("kind", ["trajectory", "class", "output", "blank"])
+def test_images_of_a_base_that_is_given_the_first_frame_are_not_trained_on(kind):
+    word = {"class_word": "dog"} if kind in {"class", "output"} else {}
+
+    def require(path):
+        held = {"kind": kind, "share": 0.2, **word}
+        dataset = {"preservation": held, "trigger_word": "ohwx"}
+        values = {"family": "wan", "base": {"path": path}, "dataset": dataset}
+        one = SingleProcess(torch.device("cpu"))
+        require_possible(RunConfig.model_validate(values), FAMILY, one)
+
+    require("wan2.1_t2v_14B.safetensors")
+    if kind in {"output", "blank"}:
+        require(BEGINS)
+        return
+    with pytest.raises(ConfigError, match=f"kind is {kind} and share is 0.2") as refused:
+        require(BEGINS)
+    assert "output or blank" in refused.value.remedy
+
+
 def test_a_file_of_a_model_of_the_graph_is_the_same_by_both_names(tmp_path):
     """What the graph writes of a MODEL and what the command line writes are one adapter."""
     width, tensors = 5120, {}

@@ -54,6 +54,14 @@ def require_possible(config: RunConfig, family: Family, processes: Processes) ->
         if config.dataset.slider.is_on:
             remedy = "Train a slider on a model of all noise levels."
         family.require_sampling(config.base, "the run is trained on images of the base", remedy)
+    always_begins = family.starts is not None and family.starts.always
+    if always_begins and kept.holds("trajectory", "class"):
+        raise ConfigError(
+            f"dataset.preservation.kind is {kept.kind} and share is {kept.share:g}, and "
+            f"{config.base.path} makes clips that begin with an image",
+            "a base that generates from a text alone",
+            "Set dataset.preservation.kind to output or blank, or share to 0.",
+        )
     require_weighting(config.training.loss, family.prediction.parameterization)
     require_routable(family, config.training.routing)
     if family.lent is not None:

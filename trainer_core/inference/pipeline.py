@@ -268,7 +268,7 @@ def _locate(
     """Find a base; ``tokens`` says whether an adapter changes its text encoder."""
     device, machine = resolve_device(config.memory.device), machine or Machine()
     family = (family or get_family(config.family)).of_base(config.base)
-    if family.prediction.second_of(config.base) is None:
+    if family.second_of(config.base) is None:
         remedy = f"{NAME_THE_OTHER} Or generate in ComfyUI."
         family.require_sampling(config.base, "images are to be generated", remedy)
     located = functools.partial(locate_base, needs_encoders=make_source is None, to_train=False)

@@ -526,6 +526,13 @@ def test_images_of_a_base_that_is_given_the_first_frame_are_not_trained_on(kind)
     assert "output or blank" in refused.value.remedy
 
 
+def test_another_expert_of_a_family_without_one_is_refused():
+    values = {"family": "flux", "base": {"path": "flux", "other_expert": "low_noise.safetensors"}}
+    one = SingleProcess(torch.device("cpu"))
+    with pytest.raises(ConfigError, match="has no second model"):
+        require_possible(RunConfig.model_validate(values), get_family("flux"), one)
+
+
 def test_a_file_of_a_model_of_the_graph_is_the_same_by_both_names(tmp_path):
     """What the graph writes of a MODEL and what the command line writes are one adapter."""
     width, tensors = 5120, {}

@@ -15,7 +15,7 @@ LEARNED = {
 
 
 def test_each_setting_trains_other_weights(tmp_path, cache):
-    """And those that only measure otherwise begin at the same noise."""
+    """And all begin at the same noise level."""
     base = {"steps": 1, "gradient_accumulation_steps": 1}
     plain = train(run_config(tmp_path / "plain", cache, training=base))
     expected, told = tensors(plain.adapters[0]), metrics(plain.folder)
@@ -32,5 +32,5 @@ def test_each_setting_trains_other_weights(tmp_path, cache):
         assert any(not torch.equal(found[key], expected[key]) for key in expected), changes
         lines = metrics(result.folder)
         assert [line["epoch"] for line in lines] == [line["epoch"] for line in told]
-        same = [line["sigma_mean"] for line in lines] == [line["sigma_mean"] for line in told]
-        assert same == ("loss" in changes)
+        # The two noises of a latent share one level.
+        assert [line["sigma_mean"] for line in lines] == [line["sigma_mean"] for line in told]

@@ -10,7 +10,6 @@ from runs import CancelAfter, assert_resumes, merge, metrics, noisy_images
 from tests.fixtures.made_up_family import predict as lumen
 from tests.fixtures.made_up_family import spec
 from tests.fixtures.made_up_family.base import make_lumen_base
-from trainer_core.counters import counter_seed
 from trainer_core.diffusion.noise_levels import NoiseLevels
 from trainer_core.diffusion.parameterization import EPS, v_prediction
 from trainer_core.families.registry import PACKAGES
@@ -20,6 +19,7 @@ from trainer_core.training import SingleProcess, train
 from trainer_core.training.objectives.preservation import compute_missing, plan_trajectories
 from trainer_core.training.observer import RunStarted, SilentObserver
 from trainer_core.training.prepare.encode_dataset import prepare
+from trainer_core.training.step.draws import stratified_draw
 
 CPU = torch.device("cpu")
 KS = [0.03 * (14.6 / 0.03) ** (step / 49) for step in range(50)]
@@ -78,10 +78,6 @@ def config(base, folder, images, **changes):
     return load_config(merge(values, changes))
 
 
-def generator(what, *place):
-    return torch.Generator().manual_seed(counter_seed(SEED, what, *place))
-
-
 def denoised(kind, k, output, noisy):
     """Of k-diffusion."""
     if kind == "eps":
@@ -105,9 +101,9 @@ def test_a_step_measures_the_error_of_what_is_predicted(kind, base, tmp_path):
     told = CancelAfter(99)
     result = train(given, told)
     # The level of a uniform time, and the noise, are those of the run's seed.
-    time = torch.rand((), generator=generator("sigma", 1, 0), dtype=torch.float64).item()
-    k = KS[int(time * len(KS))]
-    noise = torch.empty(sample.latents.shape).normal_(generator=generator("noise", 1, 0))
+    draw = stratified_draw(given.seed, 0, 0)
+    k = KS[int(draw.place * len(KS))]
+    noise = draw.normal_(torch.empty(sample.latents.shape))
     image, noise = sample.latents.double(), noise.double()
     alpha, spread = 1 / math.sqrt(k**2 + 1), k / math.sqrt(k**2 + 1)
     target = noise if kind == "eps" else alpha * noise - spread * image

@@ -22,7 +22,15 @@ from ..weights.diffusers_folder import read_json
 from ..weights.loading import Take, load_file, load_frozen, load_packed
 from ..weights.reading_part import reading_part
 from .distilled import distilled_by_name
-from .family_specs import BaseFiles, LatentSpec, LayerSpec, LoadEncoders, PredictionSpec, TextSpec
+from .family_specs import (
+    BaseFiles,
+    LatentSpec,
+    LayerSpec,
+    LoadEncoders,
+    PredictionSpec,
+    SecondBase,
+    TextSpec,
+)
 from .graph_spec import GraphSpec
 from .lent import LentDenoiser
 from .trainable_text import CLIP_L, with_tokens
@@ -257,6 +265,22 @@ class Family:
         sigma = sigma.model_copy(update=update)
         training = config.training.model_copy(update={"sigma": sigma})
         return config.model_copy(update={"training": training})
+
+    def second_of(self, base: BaseSection) -> SecondBase | None:
+        """The other one of two models, where the base says where it is.
+
+        Raises:
+            BaseModelError: When ``base.other_expert`` is none.
+            ConfigError: When it is set, and no base of the family is one of two.
+        """
+        second = self.prediction.second_of(base)
+        if second is None and base.other_expert:
+            raise ConfigError(
+                f"base.other_expert: {base.other_expert}, and {self.title} has no second model",
+                "a base that is one of two models as base.path",
+                "Leave base.other_expert out.",
+            )
+        return second
 
     def require_sampling(self, base: BaseSection, wanted: str, remedy: str) -> None:
         """Refuse to generate with a base that does not know all noise levels.

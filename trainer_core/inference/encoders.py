@@ -244,6 +244,28 @@ def check_controls(preview: PreviewSection, variant: str, family: Family | None 
         )
 
 
+def check_frames(preview: PreviewSection, family: Family, usual: int | None = None) -> None:
+    """Refuse previews of one frame on a base that is always given the first: none is left to make.
+
+    Args:
+        usual: How many frames a preview has where nothing says it; None where clips will say it.
+
+    Raises:
+        ConfigError: When previews have one frame.
+    """
+    if family.clips is None or family.starts is None or not family.starts.always:
+        return
+    frames = preview.frames or usual
+    if frames is not None and preview_frames(preview, family, frames) == 1:
+        raise ConfigError(
+            f"preview.frames is {preview.frames or 'not set'}, which makes previews of one frame, "
+            f"and {family.title} makes clips that begin with one",
+            f"{family.clips.frames_of(2)} frames or more",
+            "Raise preview.frames"
+            + (", or leave it out: as many as the dataset's clips." if usual is None else "."),
+        )
+
+
 def encode_prompts(
     preview: PreviewSection,
     dataset: DatasetSection,
@@ -320,10 +342,10 @@ def _endpoints(
         images = [start()]
     if not images and family.starts is not None and family.starts.always:
         raise ConfigError(
-            f"no image for the prompt {preview.prompts[0][:60]!r}, and {family.title} makes clips "
-            "that begin with one",
+            f"preview.controls: no image for the prompt {preview.prompts[0][:60]!r}, and "
+            f"{family.title} makes clips that begin with one",
             "an image for each prompt",
-            "Connect it to controls of Preview Prompts.",
+            "Name it in preview.controls; in a graph: connect it to controls of Preview Prompts.",
         )
     return [_fitted(each, preview, family) for each in images]
 

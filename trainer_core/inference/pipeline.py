@@ -56,6 +56,7 @@ from .encoders import (
     LazyEncoders,
     MakeSource,
     check_controls,
+    check_frames,
     encode_prompts,
 )
 from .preview_files import preview_ending, preview_files, save_preview
@@ -267,7 +268,7 @@ def _locate(
     """Find a base; ``tokens`` says whether an adapter changes its text encoder."""
     device, machine = resolve_device(config.memory.device), machine or Machine()
     family = (family or get_family(config.family)).of_base(config.base)
-    if family.prediction.second_of(config.base) is None:
+    if family.second_of(config.base) is None:
         remedy = f"{NAME_THE_OTHER} Or generate in ComfyUI."
         family.require_sampling(config.base, "images are to be generated", remedy)
     located = functools.partial(locate_base, needs_encoders=make_source is None, to_train=False)
@@ -370,6 +371,7 @@ def sample_candidates(
     # What cannot be used is refused before anything is encoded or loaded.
     largest = _largest(place, candidates)
     check_controls(preview, place.location.variant, family)
+    check_frames(preview, family, usual=1)
     place.encoders.decoder()
     with contextlib.closing(place.encoders):
         prompts = encode_prompts(

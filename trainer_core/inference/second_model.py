@@ -30,7 +30,7 @@ def locate_second(base: BaseSection, family: Family) -> BaseLocation | None:
     Raises:
         InputError: When it is not whole, or not of the family.
     """
-    second = family.prediction.second_of(base)
+    second = family.second_of(base)
     if second is None:
         return None
     try:
@@ -67,7 +67,7 @@ def second_model(
     Raises:
         InputError: As `locate_second`.
     """
-    place, second = locate_second(config.base, family), family.prediction.second_of(config.base)
+    place, second = locate_second(config.base, family), family.second_of(config.base)
     if place is None or second is None:
         return None
     place = replace(place, encoders=location.encoders)

@@ -13,11 +13,12 @@ from trainer_core.adapter_files.convert.convert import convert
 from trainer_core.bases.adapter_family import adapter_family
 from trainer_core.bases.locate import detect_base, locate_base
 from trainer_core.commands.local_base import locate_local_base
-from trainer_core.config import BaseSection, RunConfig
+from trainer_core.config import BaseSection, DatasetSection, PreviewSection, RunConfig
 from trainer_core.errors import BaseModelError, ConfigError
 from trainer_core.families.lent_family import video_family
 from trainer_core.families.registry import get_family
 from trainer_core.families.wan.keys import start_channels
+from trainer_core.inference.encoders import check_frames, encode_prompts
 from trainer_core.inference.pipeline import open_pipeline
 from trainer_core.inference.sampler import SampleSettings
 from trainer_core.inference.second_model import locate_second
@@ -531,6 +532,64 @@ def test_frames_that_are_seen_differ_in_number_within_a_batch(tmp_path):
         (base / part).rename(tmp_path / f"no_{part}")
         with pytest.raises(BaseModelError, match=part):
             locate(base)
+
+
+BEGINS = "Wan-AI/Wan2.1-I2V-14B-480P-Diffusers"
+
+
+def test_a_preview_without_its_first_frame_is_refused_by_the_name_of_the_setting(tmp_path):
+    family = FAMILY.of_base(BaseSection(path=BEGINS))
+    preview = PreviewSection(prompts=["x"], frames=5)
+    with pytest.raises(ConfigError, match=r"preview\.controls: no image") as refused:
+        encode_prompts(preview, DatasetSection(), family, "generate", tmp_path, "", None)
+    assert "in preview.controls" in refused.value.remedy
+
+
+def test_previews_of_one_frame_are_refused_of_a_base_that_is_given_it():
+    def require(path, every, **preview):
+        preview |= {"prompts": ["x"], "every": every}
+        values = {"family": "wan", "base": {"path": path}, "preview": preview}
+        one = SingleProcess(torch.device("cpu"))
+        require_possible(RunConfig.model_validate(values), FAMILY, one)
+
+    for frames in (1, 4):
+        with pytest.raises(ConfigError, match=f"frames is {frames}, which") as refused:
+            require(BEGINS, 1, frames=frames)
+        assert refused.value.expected == "5 frames or more"
+        require(BEGINS, 0, frames=frames)
+        require("wan2.1_t2v_14B.safetensors", 1, frames=frames)
+    require(BEGINS, 1)
+    require(BEGINS, 1, frames=5)
+    # A generation without a run has no clips that would say how long it is.
+    with pytest.raises(ConfigError, match="not set"):
+        check_frames(PreviewSection(prompts=["x"]), FAMILY.of_base(BaseSection(path=BEGINS)), 1)
+
+
+@pytest.mark.parametrize("kind", ["trajectory", "class", "output", "blank"])
+def test_images_of_a_base_that_is_given_the_first_frame_are_not_trained_on(kind):
+    word = {"class_word": "dog"} if kind in {"class", "output"} else {}
+
+    def require(path):
+        held = {"kind": kind, "share": 0.2, **word}
+        dataset = {"preservation": held, "trigger_word": "ohwx"}
+        values = {"family": "wan", "base": {"path": path}, "dataset": dataset}
+        one = SingleProcess(torch.device("cpu"))
+        require_possible(RunConfig.model_validate(values), FAMILY, one)
+
+    require("wan2.1_t2v_14B.safetensors")
+    if kind in {"output", "blank"}:
+        require(BEGINS)
+        return
+    with pytest.raises(ConfigError, match=f"kind is {kind} and share is 0.2") as refused:
+        require(BEGINS)
+    assert "output or blank" in refused.value.remedy
+
+
+def test_another_expert_of_a_family_without_one_is_refused():
+    values = {"family": "flux", "base": {"path": "flux", "other_expert": "low_noise.safetensors"}}
+    one = SingleProcess(torch.device("cpu"))
+    with pytest.raises(ConfigError, match="has no second model"):
+        require_possible(RunConfig.model_validate(values), get_family("flux"), one)
 
 
 def test_a_file_of_a_model_of_the_graph_is_the_same_by_both_names(tmp_path):

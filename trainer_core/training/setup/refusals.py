@@ -9,6 +9,7 @@ from ...errors import ConfigError
 from ...families.family import NAME_THE_OTHER, Family
 from ...families.lent import OF_FILES
 from ...families.trainable_text import with_text
+from ...inference.encoders import check_frames
 from ...inference.second_model import locate_second
 from ...offload.empty_base import empty_base
 from ...offload.swapped import chosen_blocks, swapped_blocks
@@ -34,22 +35,35 @@ def require_possible(config: RunConfig, family: Family, processes: Processes) ->
         ConfigError: When two of them, or one and the family, exclude each other, when a step
             cannot be dealt out among the processes, or the device of the encoders is not there.
     """
+    family = family.of_base(config.base)
     Shares(config.training, processes.index, processes.count)
     if processes.sharded:
         check_settings(config)
     require_optimizer(config.training.optimizer.name)
     family.with_noise(config)
-    if config.preview.every > 0 and family.prediction.second_of(config.base) is None:
+    asked = config.preview.every > 0 or config.base.other_expert
+    second = family.second_of(config.base) if asked else None
+    if config.preview.every > 0 and second is None:
         remedy = f"Set preview.every to 0. {NAME_THE_OTHER}"
         family.require_sampling(config.base, "previews are wanted", remedy)
     elif config.preview.every > 0 and not names_hub(config.base.path):
         locate_second(config.base, family)
+    if config.preview.every > 0:
+        check_frames(config.preview, family)
     kept = config.dataset.preservation
     if config.dataset.slider.is_on or kept.holds("trajectory", "class"):
         remedy = "Set dataset.preservation.kind to blank, or share to 0."
         if config.dataset.slider.is_on:
             remedy = "Train a slider on a model of all noise levels."
         family.require_sampling(config.base, "the run is trained on images of the base", remedy)
+    always_begins = family.starts is not None and family.starts.always
+    if always_begins and kept.holds("trajectory", "class"):
+        raise ConfigError(
+            f"dataset.preservation.kind is {kept.kind} and share is {kept.share:g}, and "
+            f"{config.base.path} makes clips that begin with an image",
+            "a base that generates from a text alone",
+            "Set dataset.preservation.kind to output or blank, or share to 0.",
+        )
     require_weighting(config.training.loss, family.prediction.parameterization)
     require_routable(family, config.training.routing)
     if family.lent is not None:

@@ -41,8 +41,8 @@ def require_possible(config: RunConfig, family: Family, processes: Processes) ->
         check_settings(config)
     require_optimizer(config.training.optimizer.name)
     family.with_noise(config)
-    asked = config.preview.every > 0 or config.base.other_expert
-    second = family.second_of(config.base) if asked else None
+    wanted = config.preview.every > 0 or config.base.other_expert
+    second = family.second_of(config.base) if wanted else None
     if config.preview.every > 0 and second is None:
         remedy = f"Set preview.every to 0. {NAME_THE_OTHER}"
         family.require_sampling(config.base, "previews are wanted", remedy)

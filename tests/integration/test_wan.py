@@ -144,9 +144,14 @@ def test_one_of_two_models_of_a_folder_trains_and_its_previews_have_both(
             clips[part] = preview.n_frames, preview.copy().tobytes()
     assert clips["transformer"][0] == clips["transformer_2"][0] == FRAMES
     assert clips["transformer"] != clips["transformer_2"]
-    made = len(list(tmp_path.rglob("cache/*/*")))
+
+    def encoded():
+        kinds = ("latents", "text", "prompts")
+        return sorted(file for kind in kinds for file in tmp_path.rglob(f"cache/{kind}/*"))
+
+    made = encoded()
     command(capsys, "cache", "run.yaml", *settings, f"base.path={two / 'transformer'}")
-    assert len(list(tmp_path.rglob("cache/*/*"))) == made
+    assert encoded() == made
 
 
 FSDP = ["accelerate.commands.launch", "--use_fsdp", "--fsdp_version", "2", "--num_processes", "2"]

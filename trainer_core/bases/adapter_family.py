@@ -288,11 +288,13 @@ class Fit(NamedTuple):
         base: What messages call it.
         odd: How the file's layers differ from it.
         patches: How many weight patches have another size, which they may.
+        unknown: How many layers are not known of the base, as those for a start frame.
     """
 
     base: str
     odd: list[str]
     patches: int
+    unknown: int
 
 
 def nearest_base(file: AdapterFile, family: Family) -> Fit:
@@ -302,10 +304,18 @@ def nearest_base(file: AdapterFile, family: Family) -> Fit:
             base,
             [f"{each} in {base}" for each in _oddities(file, family, sizes)],
             [*_fitting_patches(file, family, sizes)].count(False),
+            _unknown_layers(file, family, sizes),
         )
         for base, sizes in known_sizes(family).items()
     ]
-    return min(fits, key=lambda fit: (len(fit.odd), fit.patches))
+    return min(fits, key=lambda fit: (len(fit.odd), fit.patches, fit.unknown))
+
+
+def _unknown_layers(file: AdapterFile, family: Family, sizes: PublishedSizes) -> int:
+    """How many layers of a file are of the family, and not known of a base."""
+    places = (match_layer(name, family.layers.key_map) for name in file.layers)
+    modules = ([module for module, _ in place.modules] for place in places if place)
+    return sum(_whole_size(each, sizes) is None for each in modules)
 
 
 def _oddities(file: AdapterFile, family: Family, sizes: PublishedSizes) -> Iterator[str]:

@@ -250,7 +250,7 @@ def _usual_base(path: Path, family: Family) -> tuple[str, Shapes]:
 
     try:
         with open_file(path) as file:
-            title, odd, _ = nearest_base(file, family)
+            title, odd, *_ = nearest_base(file, family)
     except AdapterFileError:
         title, odd, _ = _most_loaded(path, family)
     if odd:

@@ -21,7 +21,7 @@ import argparse
 import itertools
 import json
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -166,7 +166,8 @@ def variance_rows(concept: str, kind: str, seed: int, folder: Path) -> Iterator[
         run = train(config).folder
         with open_pipeline(config, has_controls=False) as pipeline:
             shown = Images(pipeline, images)
-            levels = [_quantile(config, pipeline, shown)((n + 0.5) / LEVELS) for n in range(LEVELS)]
+            quantile = _quantile(config, pipeline, shown)
+            levels = [quantile((number + 0.5) / LEVELS) for number in range(LEVELS)]
             for step in AT:
                 adapter = pipeline.put_on(_adapter(run, step))
                 table = gradient_table(pipeline, shown, adapter.train(), levels)
@@ -183,7 +184,7 @@ def variance_rows(concept: str, kind: str, seed: int, folder: Path) -> Iterator[
                 yield {"part": "variance", "name": name, "shares": parts(table), "ratio": ratios}
 
 
-def _quantile(config: RunConfig, pipeline: Pipeline, images: Images) -> Any:
+def _quantile(config: RunConfig, pipeline: Pipeline, images: Images) -> Callable[[float], float]:
     sampler, sigma = pipeline.sampler, config.training.sigma
     shift = sigma.shift or sampler.family.training_shift(sampler.location, *images.size)
     return make_quantile(sigma.density, sigma.mean, sigma.std, shift, sigma.min, sigma.max)

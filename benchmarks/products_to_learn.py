@@ -80,7 +80,7 @@ class _Kept(SilentObserver):
 
 def runs() -> Iterator[tuple[str, str, str, int]]:
     """Way, kind, concept and seed of each; Diffusers' own loop is PEFT's LoRA."""
-    for seed, kind, concept, way in itertools.product(SEEDS, KINDS, CONCEPTS, WAYS):
+    for seed, concept, kind, way in itertools.product(SEEDS, CONCEPTS, KINDS, WAYS):
         if way != PLAIN or kind == KINDS[0]:
             yield way, kind, concept, seed
 

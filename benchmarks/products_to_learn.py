@@ -79,10 +79,23 @@ class _Kept(SilentObserver):
 
 
 def runs() -> Iterator[tuple[str, str, str, int]]:
-    """Way, kind, concept and seed of each; Diffusers' own loop is PEFT's LoRA."""
-    for seed, concept, kind, way in itertools.product(SEEDS, CONCEPTS, KINDS, WAYS):
-        if way != PLAIN or kind == KINDS[0]:
-            yield way, kind, concept, seed
+    """Way, kind, concept and seed of each; Diffusers' own loop is PEFT's LoRA.
+
+    Those of a seed that matter most come first: one concept with all kinds, one kind with all.
+    """
+    every = [
+        run
+        for run in itertools.product(WAYS, KINDS, CONCEPTS, SEEDS)
+        if run[0] != PLAIN or run[1] == KINDS[0]
+    ]
+    places = {name: at for at, name in enumerate((*WAYS, *KINDS, *CONCEPTS))}
+
+    def order(run: tuple[str, str, str, int]) -> tuple[int, bool, int, int, int]:
+        way, kind, concept, seed = run
+        later = kind != KINDS[0] and concept != CONCEPTS[0]
+        return seed, later, places[concept], places[kind], places[way]
+
+    return iter(sorted(every, key=order))
 
 
 def measure(way: str, kind: str, concept: str, seed: int, folder: Path) -> dict[str, Any]:

@@ -149,6 +149,7 @@ def _load(
         if not processes.sharded:
             base.checkpoint_all = checkpoints.checkpoint_all
             base.uncheckpointed = checkpoints.uncheckpointed
+            base.unsettled, base.keep = checkpoints.unsettled, checkpoints.keep
     adapter = attach_adapter(transformer, data.family, config).train()
     if not processes.sharded:
         # A host, or the next run, goes on with the base's own layers.

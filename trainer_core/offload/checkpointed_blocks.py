@@ -135,11 +135,14 @@ def checkpoint_blocks(
     device: torch.device,
     machine: Machine,
     at_end: contextlib.ExitStack,
+    *,
+    may_keep: bool = False,
 ) -> CheckpointedBlocks | None:
     """Let a denoiser's blocks compute again what ``memory`` asks for.
 
     Args:
         device: Where it computes.
+        may_keep: Whether `CheckpointedBlocks.keep` will choose where no plan has.
 
     Returns:
         What calls the blocks; None without gradient checkpointing.
@@ -156,9 +159,9 @@ def checkpoint_blocks(
         pinned = PinnedMemory(machine, device) if device.type == "cuda" else None
         inputs = HostInputs(HostArena(pinned), make_transfer(device), WORTH)
         at_end.callback(inputs.close)
-    # Where no plan has said how many, what the first step leaves free decides.
-    free = memory.plan != "off" and memory.blocks_to_checkpoint is None and inputs is None
-    allocated = counts_allocated(device) if free else None
+    unsaid = memory.plan != "off" and memory.blocks_to_checkpoint is None
+    all_here = inputs is None and not memory.blocks_to_swap
+    allocated = counts_allocated(device) if may_keep and unsaid and all_here else None
     begin = partial(begin_peak, device)
     calls = CheckpointedBlocks(dict(enumerate(blocks)), chosen, inputs, allocated, begin)
     family.layers.enable_checkpointing(transformer, calls)

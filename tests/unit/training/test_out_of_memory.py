@@ -233,7 +233,7 @@ def test_what_blocks_keep_is_given_back_for_good(full):
 
     machine = Wanted()
     placed = place(MAKERS["flux"](), get_family("flux"), 0, machine=machine)
-    placed.keep, placed.unsettled = lambda room: rooms.append(room) or 3, lambda: True
+    placed.keep, placed.unsettled = lambda room: rooms.append(room) or 3, lambda: not again
     placed.uncheckpointed = lambda: 3 * (bool(rooms) and not again)
     placed.checkpoint_all = lambda: again.append(3) or 3
     given = (placed, *made(), Listener(), lambda step: None)

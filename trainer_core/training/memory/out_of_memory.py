@@ -140,7 +140,7 @@ class DeviceRoom:
         self._steps, self._yields, self._pageable = 0, True, False
         self._planned, self._calm, self._wait = placed.count, 0, _CALM
         self._short, self._look, self._patience = False, 0, 1
-        self._may_keep, self._keeps = True, 0
+        self._keeps = 0
 
     def restart(self, optimizer: torch.optim.Optimizer) -> None:
         """Continue from a restored state, with an optimizer that has made no update yet."""
@@ -192,7 +192,7 @@ class DeviceRoom:
             self._may_grow = False
             self._grow(0)
             self._planned = placed.count
-        elif self._may_keep and not placed.count and placed.unsettled():
+        elif placed.unsettled():
             self._keep()
         elif self._calm > self._wait and placed.count > self._planned:
             self._calm, self._wait = 0, min(2 * self._wait, _CALMEST)
@@ -212,7 +212,9 @@ class DeviceRoom:
 
     def _make_room(self, step: int, reason: str) -> None:
         """Forget what was computed of a step, and let it take less memory."""
-        self._may_grow = self._may_keep = False
+        self._may_grow = False
+        if not self._placed.uncheckpointed():
+            self._placed.checkpoint_all()  # also from now on
         forget_gradients(self._parameters)
         release_memory(self._placed.device)
         if self._smaller is None:
@@ -241,9 +243,8 @@ class DeviceRoom:
             if not again:
                 return
             missing = max(0, -measured[0])
-        if self._keeps:
-            more, self._keeps, self._may_keep = placed.checkpoint_all(), 0, False
-            line = f"{more} more blocks compute their activations again."
+        if self._keeps and (more := placed.checkpoint_all()):
+            self._keeps, line = 0, f"{more} more blocks compute their activations again."
             self._observer.notify(Warned(f"Others need the device's memory: {line}"))
             return
         wanted = enough_swapped(before, missing, placed.device_bytes, placed.most)
@@ -286,7 +287,7 @@ class DeviceRoom:
         """Let blocks keep their activations in what the step with the largest inputs left."""
         measured = self._measure()
         if measured is None:
-            self._may_keep = False
+            self._placed.checkpoint_all()
             return
         room, size = measured
         now = self._placed.keep(room - _reserve(size))

@@ -138,7 +138,13 @@ def _load(
             )
         )
     checkpoints = checkpoint_blocks(
-        transformer, data.family, config.memory, processes.device, machine, at_end
+        transformer,
+        data.family,
+        config.memory,
+        processes.device,
+        machine,
+        at_end,
+        may_keep=not processes.sharded and config.training.recovery.smaller,
     )
     base.refusal = base.refusal or _unchangeable(config, processes)
     if checkpoints is None:

@@ -156,7 +156,7 @@ PACED = (
     *(_whole(factor, 3.0) for factor in (8, 16)),
     Way("loha", "loha", paced=True),
 )
-"""Where nothing is preserved, a step has as many own samples as one of the plain loop."""
+"""Where nothing is preserved, a step has the twelve images once, and one of the plain loop 16."""
 
 _CLASSES = {f"{_KEEP}.class_word": CLASS_WORD, "dataset.trigger_word": CHANGED_CONCEPT}
 OTHERS: Mapping[str, Sequence[Way]] = {

@@ -135,7 +135,7 @@ def _plan(answers: Answers, stamp: str) -> QuickPlan:
 
 
 def _inputs(plan: QuickPlan) -> Mapping[str, list[tuple[str, str]]]:
-    lent = ("model", "other_expert", "expert", "switch_at", "clip_vision")
+    lent = ("model", "other_expert", "expert", "switch_at", "clip_vision", "audio_vae")
     return {**INPUTS, **{each: [(BASE, each)] for each in lent}} if plan.borrows else INPUTS
 
 

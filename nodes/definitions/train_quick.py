@@ -67,6 +67,7 @@ class TrainQuick(io.ComfyNode):
                 ),
                 *_advanced(),
                 sockets.vision_input(),
+                sockets.audio_input(),
             ],
             outputs=sockets.run_outputs(),
             hidden=[io.Hidden.unique_id, io.Hidden.prompt, io.Hidden.extra_pnginfo],
@@ -97,19 +98,20 @@ class TrainQuick(io.ComfyNode):
         vae: Any = None,
         other_expert: Any = None,
         clip_vision: Any = None,
+        audio_vae: Any = None,
         **inputs: Any,
     ) -> io.NodeOutput:
         """Plan, encode and train."""
         from ..services.graph_run import run_outputs, shown_run
-        from ..services.quick_plan import Answers
-        from ..services.quick_run import Connected, run_quick
+        from ..services.quick_plan import Answers, Connected
+        from ..services.quick_run import run_quick
         from ..services.run_files import ADAPTERS
 
         comfy_host.require_libraries()
         node_id = str(cls.hidden.unique_id)
         workflow = comfy_host.queued_graph(cls.hidden.prompt, cls.hidden.extra_pnginfo)
         answers = Answers(**inputs, loader=queued.loader_of(cls.hidden.prompt, node_id, "model"))
-        connected = Connected(model, clip, vae, other_expert, clip_vision)
+        connected = Connected(model, clip, vae, other_expert, clip_vision, audio_vae)
         handle, losses = run_quick(node_id, answers, connected, workflow)
         ADAPTERS.hand_on(node_id, inputs["name"], handle.adapter)
         return io.NodeOutput(*run_outputs(handle, losses), ui=shown_run(handle))

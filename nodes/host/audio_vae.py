@@ -44,7 +44,7 @@ def require_audio_vae(vae: Any, model: GraphModel, rate: float | None = None) ->
         raise InputError(
             f"nothing at the {_SOCKET} input, and {model.title}",
             "the VAE of its sound: it makes no clip and no image without",
-            f"Connect Load VAE with that file to {_SOCKET} of Base From Model.",
+            f"Connect Load VAE with that file to {_SOCKET}.",
         )
     if not native_model.makes_sound(model.denoiser):
         raise InputError(

@@ -394,8 +394,7 @@ def _tell_beforehand(
         if makes_sound(base.model) and base.audio is None:
             observer.note(
                 "Trained on images alone: sound of clips is not read, and the layers for sound "
-                "stay as they are. To train it, connect Load LTXV Audio VAE to audio_vae of Base "
-                "From Model."
+                "stay as they are. To train it, connect Load LTXV Audio VAE to audio_vae."
             )
         if needs_torch_attention(base.model.model_options.get("transformer_options", {})):
             observer.note(

@@ -101,6 +101,25 @@ class QuickPlan:
         return self.family == GRAPH_MODEL
 
 
+class Connected(NamedTuple):
+    """Values of the node's sockets; None where nothing is connected.
+
+    Attributes:
+        model: The graph's MODEL; without one the answers name the base.
+        clip: Its text encoder, and `vae` its image encoder; some bases have their own.
+        other_expert: The MODEL of the other expert, for previews.
+        vision: The CLIP_VISION by which the MODEL sees the first frame of a clip.
+        audio: The VAE of the MODEL's sound.
+    """
+
+    model: Any = None
+    clip: Any = None
+    vae: Any = None
+    other_expert: Any = None
+    vision: Any = None
+    audio: Any = None
+
+
 class Parts(NamedTuple):
     """A plan as the other nodes would hand it on."""
 
@@ -224,16 +243,8 @@ def _texts(word: str, samples: Sequence[Sample], *, embedded: bool) -> list[str]
     return texts if embedded else list(map(escaped, texts))
 
 
-def parts_of(
-    plan: QuickPlan, model: Any = None, other_expert: Any = None, vision: Any = None
-) -> Parts:
-    """A plan in the parts that graph_run takes.
-
-    Args:
-        model: The MODEL that is trained, where the plan borrows it.
-        other_expert: The MODEL of the other expert, for previews; None without.
-        vision: The CLIP_VISION of such a MODEL; None where nothing is connected.
-    """
+def parts_of(plan: QuickPlan, connected: Connected) -> Parts:
+    """A plan in the parts that graph_run takes, with the MODEL that it borrows."""
     from ...trainer_core.config.run import nested
 
     sections = nested(plan.values)
@@ -242,10 +253,16 @@ def parts_of(
     own = {name: sections.pop(name) for name in ("output", "seed", "resume") if name in sections}
     every = {"every": preview.pop("every")} if "every" in preview else {}
     answers = plan.answers
-    expert = ExpertInputs(answers.expert, answers.switch_at, other_expert)
+    expert = ExpertInputs(answers.expert, answers.switch_at, connected.other_expert)
     return Parts(
         DatasetChoice(sections.pop("dataset")),
-        base_of_model(model, precision, expert=expert, vision=vision)
+        base_of_model(
+            connected.model,
+            precision,
+            expert=expert,
+            vision=connected.vision,
+            audio=connected.audio,
+        )
         if plan.borrows
         else BaseChoice(plan.family, sections.pop("base"), precision),
         PreviewChoice(sections.pop("preview")),

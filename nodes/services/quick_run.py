@@ -3,30 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
 
 from ...trainer_core.errors import TrainerError
 from .choices import RunHandle
 from .graph_run import encode, run_training
 from .panel import NodeObserver
-from .quick_plan import Answers, parts_of, plan_run, require_encoders
-
-
-class Connected(NamedTuple):
-    """Values of the node's sockets; None where nothing is connected.
-
-    Attributes:
-        model: The graph's MODEL; without one the answers name the base.
-        clip: Its text encoder, and `vae` its image encoder; some bases have their own.
-        other_expert: The MODEL of the other expert, for previews.
-        vision: The CLIP_VISION by which the MODEL sees the first frame of a clip.
-    """
-
-    model: Any
-    clip: Any
-    vae: Any
-    other_expert: Any
-    vision: Any
+from .quick_plan import Answers, Connected, parts_of, plan_run, require_encoders
 
 
 def run_quick(
@@ -50,7 +32,7 @@ def run_quick(
     """
     clip, vae = connected.clip, connected.vae
     plan = plan_run(answers, connected.model)
-    parts = parts_of(plan, connected.model, connected.other_expert, connected.vision)
+    parts = parts_of(plan, connected)
     require_encoders(parts.base, clip, vae)
     steps = int(plan.values.get("training.steps") or 0)
     observer = NodeObserver(

@@ -131,6 +131,11 @@ _WHERE = {
         "checkpoints",
         "Lightricks/LTX-Video/resolve/main",
     ),
+    "ltx-2.3-22b-dev-fp8.safetensors": ("checkpoints", "Lightricks/LTX-2.3-fp8/resolve/main"),
+    "gemma_3_12B_it_fp4_mixed.safetensors": (
+        "text_encoders",
+        "Comfy-Org/ltx-2/resolve/main/split_files/text_encoders",
+    ),
     "t5xxl_fp16.safetensors": (
         "text_encoders",
         "comfyanonymous/flux_text_encoders/resolve/main",

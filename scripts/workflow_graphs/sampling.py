@@ -242,6 +242,32 @@ def _plain_video(latent: str, guidance: float, values: Mapping[str, Any]) -> Sub
 def ltx_video() -> Subgraph:
     """For LTX-Video, whose noise levels follow the size of the clip."""
     flow = Workflow("Generate with LTX-Video's own levels", "", first=FIRST)
+    first, latent, sampler = _ltx(flow)
+    sampled_once = flow.node("SamplerCustom", {**sampler, "latent_image": latent["LATENT"]})
+    decoded = flow.node("VAEDecode", {"samples": sampled_once["output"], "vae": VAE})
+    return _moving(flow, first, [[sampled_once], [decoded]], 25.0)
+
+
+def ltx_video_and_sound() -> Subgraph:
+    """For LTX-2, which makes a clip and its sound together."""
+    flow = Workflow("Generate a clip and its sound", "", first=FIRST)
+    first, latent, sampler = _ltx(flow)
+    audio = Given("audio_vae")
+    silence = flow.node("LTXVEmptyLatentAudio", {"frames_number": 49, "audio_vae": audio})
+    both = {"video_latent": latent["LATENT"], "audio_latent": silence["Latent"]}
+    joined = flow.node("LTXVConcatAVLatent", both)
+    sampled_once = flow.node("SamplerCustom", {**sampler, "latent_image": joined["latent"]})
+    parts = flow.node("LTXVSeparateAVLatent", {"av_latent": sampled_once["output"]})
+    decoded = flow.node("VAEDecode", {"samples": parts["video_latent"], "vae": VAE})
+    sound = {"samples": parts["audio_latent"], "audio_vae": audio}
+    heard = flow.node("LTXVAudioVAEDecode", sound)
+    inputs = ("model", "clip", "vae", "audio_vae", "prompt")
+    shown = [[sampled_once, parts], [decoded, heard]]
+    return _moving(flow, [*first, [silence, joined]], shown, 25.0, inputs, heard["Audio"])
+
+
+def _ltx(flow: Workflow) -> tuple[list[list[Node]], Node, dict[str, Any]]:
+    """Columns of nodes, the empty latents of a clip, and what a sampler of LTX is given."""
     size = {"width": 768, "height": 512, "length": 49}
     prompts, latent = _video(flow, "EmptyLTXVLatentVideo", size)
     sides = _sides(prompts)
@@ -250,10 +276,7 @@ def ltx_video() -> Subgraph:
     euler = flow.node("KSamplerSelect", {"sampler_name": "euler"})
     values = {"positive": rated["positive"], "negative": rated["negative"], "cfg": 3.0}
     values |= {"model": MODEL, "sampler": euler["SAMPLER"], "sigmas": levels["SIGMAS"]}
-    sampler = flow.node("SamplerCustom", {**values, "latent_image": latent["LATENT"]})
-    decoded = flow.node("VAEDecode", {"samples": sampler["output"], "vae": VAE})
-    first = [prompts, [latent, rated], [levels, euler]]
-    return _moving(flow, first, [[sampler], [decoded]], 25.0)
+    return [prompts, [latent, rated], [levels, euler]], latent, values
 
 
 def _moving(
@@ -262,9 +285,11 @@ def _moving(
     shown: list[list[Node]],
     rate: float,
     inputs: Sequence[str] = ("model", "clip", "vae", "prompt"),
+    audio: Output | None = None,
 ) -> Subgraph:
-    """Make a video of the frames that the last column decodes."""
-    video = flow.node("CreateVideo", {"images": shown[-1][0]["IMAGE"], "fps": rate})
+    """Make a video of the frames that the last column decodes, with their sound."""
+    heard = {} if audio is None else {"audio": audio}
+    video = flow.node("CreateVideo", {"images": shown[-1][0]["IMAGE"], "fps": rate, **heard})
     shown[-1].append(video)
     flow.row(Section("", [*first, *shown]))
     return Subgraph(flow, tuple(inputs), {"VIDEO": video["VIDEO"]}, (400, 160 + 20 * len(inputs)))

@@ -39,7 +39,8 @@ class Input:
     @property
     def is_widget(self) -> bool:
         """Whether it is set on the node and not by a link."""
-        return self.type in _WIDGETS and not self.options.get("forceInput")
+        # Of several types, the first says what the page shows.
+        return self.type.split(",")[0] in _WIDGETS and not self.options.get("forceInput")
 
     @property
     def default(self) -> Any:

@@ -12,6 +12,8 @@ from .figures import WORDS
 from .graph import Node, Section, Subgraph, Workflow
 
 _TRIGGER = "ohwx"
+_TEXTS = ("clip_name", "text_encoder")
+"""How inputs that name a text encoder's file begin."""
 _NOTE = """
 ## Train a LoRA for {name} on clips
 
@@ -33,6 +35,9 @@ _BEGINS = """
 Each part of a clip begins with its own first frame, and what is generated with *Image to begin
 with*.
 """
+_SOUNDS = """
+The sound of a clip is learned with it; clips without sound teach none.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +53,7 @@ class VideoModel:
         sampling: Makes what generates with an adapter, or with one for each expert.
         rate: Frames per second of what is generated.
         begins: Whether its clips begin with an image.
+        sounds: Whether it makes sound, with a VAE that its checkpoint has.
     """
 
     file: str
@@ -58,13 +64,14 @@ class VideoModel:
     sampling: Callable[[], Subgraph]
     rate: float
     begins: bool = False
+    sounds: bool = False
 
 
 def quick_video(number: int, choice: VideoModel) -> Workflow:
     """Train a model of videos with a few answers."""
     flow = Workflow(f"{number:02}_quick_{choice.file}", f"{choice.name} from clips, then KSampler")
     kind, values = choice.clip
-    texts = [model(name) for key, name in values.items() if key.startswith("clip_name")]
+    texts = [model(name) for key, name in values.items() if key.startswith(_TEXTS)]
     clip = flow.node(kind, values, models=texts)
     if choice.vae:
         vae = flow.node("VAELoader", {"vae_name": choice.vae}, models=[model(choice.vae)])
@@ -78,6 +85,10 @@ def quick_video(number: int, choice: VideoModel) -> Workflow:
         loaders = [flow.node("CheckpointLoaderSimple", {"ckpt_name": base}, models=[model(base)])]
         nodes, decoder = [*loaders, clip], loaders[0]["VAE"]
     shared = {"clip": clip["CLIP"], "vae": decoder}
+    if choice.sounds:
+        audio = flow.node("LTXVAudioVAELoader", {"ckpt_name": choice.bases[0]})
+        nodes.append(audio)
+        shared["audio_vae"] = audio["Audio VAE"]
     trains, loras, saves = _trained(flow, choice, loaders, shared)
     begin: list[Node] = []
     if choice.begins:
@@ -97,7 +108,11 @@ def quick_video(number: int, choice: VideoModel) -> Workflow:
     prefix = f"adapter_trainer/{choice.file}"
     saved = flow.node("SaveVideo", {"video": sampler["VIDEO"], "filename_prefix": prefix})
     files = WORDS[len(texts) + bool(choice.vae) + len(choice.bases)]
-    more = (_BOTH if len(choice.bases) > 1 else "") + (_BEGINS if begin else "")
+    more = (
+        (_BOTH if len(choice.bases) > 1 else "")
+        + (_BEGINS if begin else "")
+        + (_SOUNDS if choice.sounds else "")
+    )
     note = flow.note(_NOTE.format(name=choice.name, files=files, more=more), 400)
     flow.row(
         Section("1. Model files", [[note, *nodes]]),
@@ -135,6 +150,7 @@ def _trained(
 
 
 _WAN = ("CLIPLoader", {"clip_name": "umt5_xxl_fp8_e4m3fn_scaled.safetensors", "type": "wan"})
+_LTX23 = "ltx-2.3-22b-dev-fp8.safetensors"
 VIDEO = (
     VideoModel(
         "wan22_t2v",
@@ -194,6 +210,19 @@ VIDEO = (
         sampling.wan_experts_from_image,
         16.0,
         begins=True,
+    ),
+    VideoModel(
+        "ltx23",
+        "LTX-2.3 with sound",
+        (_LTX23,),
+        (
+            "LTXAVTextEncoderLoader",
+            {"text_encoder": "gemma_3_12B_it_fp4_mixed.safetensors", "ckpt_name": _LTX23},
+        ),
+        "",
+        sampling.ltx_video_and_sound,
+        25.0,
+        sounds=True,
     ),
 )
 """In the order of their workflows."""

@@ -22,7 +22,7 @@ LISTS = (
     *("text_transformer_blocks", "visual_transformer_blocks"),
 )
 
-SOUNDS = {"ltxav": (8, 3, 16), "minimax_h3": (32, 2, 2)}
+SOUNDS = {"ltxav": (8, 3, 16), "ltxav_23": (8, 3, 16), "minimax_h3": (32, 2, 2)}
 """Shapes of the latents of sound."""
 
 

@@ -56,8 +56,8 @@ def traits_of_header(name):
 
 
 def by_quick(plan, model=None):
-    choices = part("nodes.services.choices")
-    parts = part("nodes.services.quick_plan").parts_of(plan, model)
+    choices, plans = part("nodes.services.choices"), part("nodes.services.quick_plan")
+    parts = plans.parts_of(plan, plans.Connected(model))
     cache = choices.EncodedCache(Path("none"), parts.base, parts.dataset, parts.previews)
     given = (parts.base, cache, parts.adapter, parts.settings, parts.own, "output")
     return choices.training_config(*given, can_preview=True)

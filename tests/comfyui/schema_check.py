@@ -78,7 +78,7 @@ def _of_value(name: str, value: Any, spec: Any) -> Iterator[str]:
         keys = [each["key"] if isinstance(each, dict) else each for each in offered]
         if value not in keys:
             yield f"{name} offers no {value!r}"
-    elif kind in {"INT", "FLOAT"}:
+    elif kind.split(",")[0] in {"INT", "FLOAT"}:
         low, high = options.get("min", value), options.get("max", value)
         if not low <= value <= high:
             yield f"{name} is {value}, not in {low} to {high}"

@@ -221,6 +221,33 @@ def previews(folder):
     return {"rate": found[0][0], "seconds": [found[0][1], found[-1][1]]}
 
 
+def heard(tiny, folder, run):
+    """How far the sound of a run's first and last preview is from what the VAE makes of tones.
+
+    Mean difference of the logarithms of magnitudes, by tone: with random weights the VAE makes
+    noise of a tone, but of each another one.
+    """
+    import av
+
+    def spectrum(wave):
+        return torch.fft.rfft(wave.double().mean(0), n=4096).abs().clamp_min(1e-3).log()
+
+    def of_file(path):
+        with av.open(str(path)) as movie:
+            parts = [torch.from_numpy(each.to_ndarray()) for each in movie.decode(audio=0)]
+        return spectrum(torch.cat(parts, dim=1))
+
+    vae = part("nodes.host.audio_vae").AudioVae(tiny.audio, tiny.scale)
+    encoders, found = tiny.encoders(tiny.family()), {}
+    previews = sorted((folder / run / "output").rglob("0.mp4"))
+    for tone in (TONE, TONE // 4, 0):
+        write_clip(folder / "tones", SIDE, tiny.frames, tiny.fps, str(tone), tone=tone)
+        sound = sound_of(tiny, folder / "tones" / f"{tone}.mp4")
+        own = spectrum(vae.decode(encoders.encode_sound(sound, tiny.frames / tiny.fps)).waveform)
+        found[tone] = [float((of_file(previews[at]) - own).abs().mean()) for at in (0, -1)]
+    return found
+
+
 def sound_of(tiny, path):
     sounds, types = part("trainer_core.data.sounds"), part("trainer_core.types")
     return sounds.read_sound(path, types.ClipPart(0.0, tiny.frames, tiny.fps))
@@ -316,6 +343,7 @@ def main(folder, name, *wanted):
         "previews": lambda: previews(folder / "mixed"),
         "learned": lambda: trained(tiny, folder / "learned", [TONE], 100, 5e-3),
         "silent": lambda: trained(tiny, folder / "silent", [None, 0], 100, 5e-3),
+        "heard": lambda: [heard(tiny, folder, run) for run in ("learned", "silent")],
     }
     write_found(folder, {name: (jobs[name],) for name in wanted}, lambda job: job())
 

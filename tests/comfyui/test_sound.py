@@ -8,6 +8,8 @@ import pytest
 pytestmark = pytest.mark.comfy
 
 
+TONE = 880
+"""Of the clips, in hertz."""
 QUICK = ("predicted", "begun", "encoded", "refused", "exchanged", "mixed", "previews")
 
 
@@ -125,7 +127,7 @@ def test_a_model_that_always_makes_sound_is_refused_without_what_it_needs(packed
 
 @pytest.mark.exhaustive
 def test_a_model_that_always_makes_sound_learns_a_tone_and_no_silence(comfy_host, tmp_path):
-    jobs = ("mixed", "previews", "learned", "silent")
+    jobs = ("mixed", "previews", "learned", "silent", "heard")
     found = looked_at(comfy_host, tmp_path, *jobs, model="minimax_h3")
     assert np.isfinite(found["mixed"]["losses"]).all()
     assert found["previews"]["rate"] == 32000
@@ -134,3 +136,9 @@ def test_a_model_that_always_makes_sound_learns_a_tone_and_no_silence(comfy_host
     (before, after), (base, silent) = found["learned"]["errors"], found["silent"]["errors"]
     assert after < 0.6 * before
     assert silent > 0.85 * base
+    # Of the previews' sound: nearer to the tone, and to no other, where clips had it.
+    learned, unheard = found["heard"]
+    own = str(TONE)
+    assert learned[own][1] < 0.97 * learned[own][0]
+    assert learned[own][1] < min(after for tone, (_, after) in learned.items() if tone != own)
+    assert unheard[own][1] > 0.99 * unheard[own][0]

@@ -50,9 +50,17 @@ OF_TINY_MODELS = {
     "25_quick_hunyuan_video_15": "hunyuan_video",
     "26_quick_ltx_video": "ltxv",
     "27_quick_wan22_i2v": "wan22_i2v",
+    "28_quick_ltx23": "ltxav_23",
 }
 WITHOUT_THEIR_TEXT_ENCODER = [name for name in NAMES if name not in {*WHOLE, *OF_TINY_MODELS}]
-LOADERS = {"UNETLoader": 0, "CLIPLoader": 1, "DualCLIPLoader": 1, "VAELoader": 2}
+LOADERS = {
+    "UNETLoader": 0,
+    "CLIPLoader": 1,
+    "DualCLIPLoader": 1,
+    "VAELoader": 2,
+    "LTXAVTextEncoderLoader": 1,
+    "LTXVAudioVAELoader": 4,
+}
 SIZE, FRAMES = 64, 9
 CLIP = {"width": SIZE, "height": SIZE, "length": FRAMES}
 # Every change to a workflow that runs here, by the node's class: another class, inputs, and
@@ -77,6 +85,7 @@ SMALL = {
     "EmptyHunyuanLatentVideo": ("", CLIP, ()),
     "WanImageToVideo": ("", CLIP, ()),
     "EmptyLTXVLatentVideo": ("", CLIP, ()),
+    "LTXVEmptyLatentAudio": ("", {"frames_number": FRAMES}, ()),
     # Their channels are those of the large models.
     "Wan22ImageToVideoLatent": ("EmptyHunyuanLatentVideo", CLIP, ("vae",)),
     "EmptyHunyuanVideo15Latent": ("EmptyHunyuanLatentVideo", CLIP, ()),
@@ -174,7 +183,7 @@ def server(shared_server):
     write_images(pairs / "training_images", captions=("make it red",) * 2)
     write_images(pairs / "control_images", captions=(None,) * 2, first=50)
     write_layers(data / "datasets" / "my_layers")
-    write_clip(data / "datasets" / "my_clips", SIZE, FRAMES + 1, 16)
+    write_clip(data / "datasets" / "my_clips", SIZE, FRAMES + 1, 16, tone=440)
     named = {
         data / "models" / file["directory"] / file["name"]
         for name in NAMES

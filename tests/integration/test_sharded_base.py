@@ -46,7 +46,7 @@ def train_alone(name, folder, cache, observer=None, **changes):
 def assert_same_run(found, expected, weight=1e-6):
     """The same losses to 1e-6, and trained weights."""
     pairs = list(zip(metrics(found), metrics(expected), strict=True))
-    assert [a["loss"] for a, _ in pairs] == pytest.approx([b["loss"] for _, b in pairs], rel=1e-5)
+    assert [a["loss"] for a, _ in pairs] == pytest.approx([b["loss"] for _, b in pairs], rel=1e-6)
     weights, others = tensors(found / "run.safetensors"), tensors(expected / "run.safetensors")
     assert weights.keys() == others.keys()
     for key, value in others.items():

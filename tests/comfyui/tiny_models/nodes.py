@@ -12,7 +12,10 @@ from .weights import weights_hash
 
 
 class TinyModelForTests(io.ComfyNode):
-    """Gives a tiny MODEL and the CLIP, VAE and CLIP_VISION that fit it; the same for one input."""
+    """Gives a tiny MODEL and what fits it; the same for one input.
+
+    That is its CLIP, its VAE, its CLIP_VISION and the VAE of its sound.
+    """
 
     @classmethod
     def define_schema(cls):
@@ -25,7 +28,8 @@ class TinyModelForTests(io.ComfyNode):
                 io.Combo.Input("precision", options=list(PRECISIONS), default="fp32"),
             ],
             outputs=[
-                *(io.Model.Output(), io.Clip.Output(), io.Vae.Output(), io.ClipVision.Output())
+                *(io.Model.Output(), io.Clip.Output(), io.Vae.Output()),
+                *(io.ClipVision.Output(), io.Vae.Output()),
             ],
         )
 
@@ -34,6 +38,7 @@ class TinyModelForTests(io.ComfyNode):
         sizes = TINY.get(model) or BEGINNING[model]
         encoders = tiny_clip(sizes.text, seed), tiny_vae(sizes.vae, seed)
         encoders += (tiny_vision(sizes.vision, seed) if sizes.vision else None,)
+        encoders += (tiny_vae("ltx_audio", seed) if model.startswith("ltxav") else None,)
         return io.NodeOutput(tiny_model(model, seed, precision), *encoders)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from .learning import BLOCKS, KINDS, OTHERS, PACED
 from .measuring.own_concepts import CONCEPTS
 from .measuring.record import RESULTS, read_record
-from .products_to_learn import NEITHER, PLAIN, STEPS, WAYS
+from .products_to_learn import NEITHER, PLAIN, WAYS
 
 Row = Mapping[str, Any]
 
@@ -111,14 +111,13 @@ def products_table() -> str:
         share = [
             _over(row, step, plain[_example(row)], products[f"{PLAIN}, {KINDS[0]}"]) for row in own
         ]
-        last = str(max(map(int, own[0]["loss"])))
-        losses = [row["loss"][last] / alone[kind, _example(row)]["loss"][last] for row in own]
+        losses = [_last_loss(row) / _last_loss(alone[kind, _example(row)]) for row in own]
         rows.append(
             (
                 kind,
                 way,
                 f"{step / 1e9:.2f}",
-                ", ".join(str(row["reached"] or _NOT_REACHED) for row in own),
+                ", ".join(str(row["reached"] or f"> {_length(row)}") for row in own),
                 ", ".join(share),
                 *_cells(own)[1:3],
                 f"{math.exp(sum(map(math.log, losses)) / len(losses)):.2f}",
@@ -140,8 +139,16 @@ def _over(row: Row, step: float, plain: Row, plain_step: float) -> str:
     """Products of a run over those of a plain one; more than those of all its steps, or none."""
     if plain["reached"] is None:
         return "-"
-    share = (row["reached"] or STEPS) * step / (plain["reached"] * plain_step)
+    share = (row["reached"] or _length(row)) * step / (plain["reached"] * plain_step)
     return f"{share:.2f}" if row["reached"] else f"> {share:.2f}"
+
+
+def _length(row: Row) -> int:
+    return max(map(int, row["loss"]))
+
+
+def _last_loss(row: Row) -> float:
+    return row["loss"][str(_length(row))]
 
 
 def _in_order(place: tuple[str, str]) -> tuple[str, int]:

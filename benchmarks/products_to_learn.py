@@ -35,7 +35,7 @@ from .stratified_draws import Images, fixed_loss
 CONCEPTS, SEEDS = SHAPES[1:], (61, 62, 63)
 """Without the arrow, of which no run got 80 % in as few steps."""
 
-STEPS, EVERY, LOSS_EVERY = 60, 3, 12
+STEPS, EVERY, LOSS_EVERY = 96, 3, 12
 _FEW = (2, 6)
 """Products are counted between these steps."""
 

@@ -136,11 +136,12 @@ def _example(row: Row) -> tuple[str, int]:
 
 
 def _over(row: Row, step: float, plain: Row, plain_step: float) -> str:
-    """Products of a run over those of a plain one; more than those of all its steps, or none."""
+    """Products of a run over those of a plain one, of which either may not have been enough."""
+    own, other = (each["reached"] or _length(each) for each in (row, plain))
+    share = f"{own * step / (other * plain_step):.2f}"
     if plain["reached"] is None:
-        return "-"
-    share = (row["reached"] or _length(row)) * step / (plain["reached"] * plain_step)
-    return f"{share:.2f}" if row["reached"] else f"> {share:.2f}"
+        return "-" if row["reached"] is None else f"< {share}"
+    return share if row["reached"] else f"> {share}"
 
 
 def _length(row: Row) -> int:

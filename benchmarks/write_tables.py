@@ -349,7 +349,7 @@ def clip_memory_table() -> str:
             cells.append(f"{share:.0%}" if left > 0 else "does not fit")
         rows.append((row["network"], f"{row['frames']} x {row['width']} x {row['height']}", *cells))
     heads = ("Model", "Frames and pixels", "A step beside the weights, GiB")
-    heads += tuple(f"Of the fp8 weights on a GPU of {gpu} GB" for gpu in (12, 16, 24))
+    heads += tuple(f"Of the fp8 weights on {gpu} GB" for gpu in (12, 16, 24))
     return _table(heads, rows) + f"\n\nComfyUI {record['counted']['comfyui']}. {_simulated(record)}"
 
 

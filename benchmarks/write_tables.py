@@ -343,13 +343,13 @@ def clip_memory_table() -> str:
     for row in record["rows"]:
         step = row["adapter"] + row["activations"]
         cells = [f"{step / (1 << 30):.1f}"]
-        for gpu in (16, 24):
+        for gpu in (12, 16, 24):
             left = (gpu << 30) - RESERVE - step
             share = min(1.0, left / row["numbers"])
             cells.append(f"{share:.0%}" if left > 0 else "does not fit")
-        rows.append((f"{row['frames']} x {row['width']} x {row['height']}", *cells))
-    heads = ("Frames and pixels", "A step beside the weights, GiB")
-    heads += tuple(f"Of the fp8 weights on a GPU of {gpu} GB" for gpu in (16, 24))
+        rows.append((row["network"], f"{row['frames']} x {row['width']} x {row['height']}", *cells))
+    heads = ("Model", "Frames and pixels", "A step beside the weights, GiB")
+    heads += tuple(f"Of the fp8 weights on {gpu} GB" for gpu in (12, 16, 24))
     return _table(heads, rows) + f"\n\nComfyUI {record['counted']['comfyui']}. {_simulated(record)}"
 
 

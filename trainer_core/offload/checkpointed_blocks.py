@@ -93,7 +93,7 @@ class CheckpointedBlocks:
     def __call__(self, block: nn.Module, *args: Any) -> Any:
         """Call a block."""
         number = self._numbers.get(id(block))
-        if number is not None and self._is_larger(number, args):
+        if self._allocated is not None and number is not None and self._is_larger(number, args):
             return checkpoint(partial(self._measured, block, number), *args, use_reentrant=False)
         if number is not None and number not in self.chosen:
             return block(*args)
@@ -103,8 +103,6 @@ class CheckpointedBlocks:
 
     def _is_larger(self, number: int, args: tuple[Any, ...]) -> bool:
         """Whether it is not known what a block would keep of such inputs."""
-        if self._allocated is None:
-            return False
         size = sum(each.numel() for each in args if isinstance(each, Tensor))
         if size > self._largest.get(number, 0):
             if not self.unsettled():

@@ -156,7 +156,7 @@ PACED = (
     *(_whole(factor, 3.0) for factor in (8, 16)),
     Way("loha", "loha", paced=True),
 )
-"""Where nothing is preserved, a step has as many own samples as one of the plain loop."""
+"""Where nothing is preserved, a step has the twelve images once, and one of the plain loop 16."""
 
 _CLASSES = {f"{_KEEP}.class_word": CLASS_WORD, "dataset.trigger_word": CHANGED_CONCEPT}
 OTHERS: Mapping[str, Sequence[Way]] = {
@@ -314,15 +314,15 @@ def shares_of(
     attached = pipeline.put_on(adapter)
     trigger = config.dataset.trigger_word
     shares = {
-        "seen": _share(pipeline, config, asked.seen, trigger),
-        "unseen": _share(pipeline, config, asked.unseen, trigger),
-        "kept": _share(pipeline, config, asked.kept),
+        "seen": right_share(pipeline, config, asked.seen, trigger),
+        "unseen": right_share(pipeline, config, asked.unseen, trigger),
+        "kept": right_share(pipeline, config, asked.kept),
     }
     attached.detach()
     return shares
 
 
-def _share(
+def right_share(
     pipeline: Pipeline, config: RunConfig, tasks: Sequence[Task], trigger: str = ""
 ) -> float:
     """Of right images; generated as previews are."""
@@ -346,7 +346,7 @@ def _reached(
     """The first saved adapter that gets enough right; None where none does."""
     for mark in marks:
         attached = pipeline.put_on(mark.adapter)
-        share = _share(pipeline, config, seen)
+        share = right_share(pipeline, config, seen)
         attached.detach()
         if share >= REACHED:
             return {"step": mark.step, "cpu_seconds": round(mark.seconds, 2)}
@@ -363,7 +363,9 @@ def base_alone(concept: str, seed: int, folder: Path) -> dict[str, Any]:
     asked = prepare(concept, seed, images)
     config = config_for(DEFAULTS[0], concept, seed, images, folder)
     with open_pipeline(config, has_controls=concept == EDIT) as pipeline:
-        shares = {name: _share(pipeline, config, tasks) for name, tasks in asked._asdict().items()}
+        shares = {
+            name: right_share(pipeline, config, tasks) for name, tasks in asked._asdict().items()
+        }
     return {"group": "base", "way": "base", "concept": concept, "seed": seed, "steps": 0} | shares
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .learning import BLOCKS, KINDS, OTHERS, PACED
 from .measuring.own_concepts import CONCEPTS
 from .measuring.record import RESULTS, read_record
+from .products_to_learn import NEITHER, PLAIN, WAYS
 
 Row = Mapping[str, Any]
 
@@ -91,6 +94,62 @@ def block_table() -> str:
     rows = [(way.name, *_cells([row for row in found if row["way"] == way.name])) for way in BLOCKS]
     heads = ("Adapted", *(name.capitalize() for name in SHARES), "Runs")
     return f"{_table(heads, rows)}\n\n{_origins({**record, 'rows': found})}"
+
+
+def products_table() -> str:
+    """How many products 80 % of the seen combinations take, beside those of a plain loop."""
+    record = read_record(RESULTS / "products_to_learn.json")
+    products, found = record["products"], record["rows"]
+    plain = {_example(row): row for row in found if row["way"] == PLAIN}
+    alone = {(row["kind"], _example(row)): row for row in found if row["way"] == NEITHER}
+    rows = []
+    for kind, way in itertools.product(KINDS, WAYS):
+        own = [row for row in found if (row["kind"], row["way"]) == (kind, way)]
+        if not own:
+            continue
+        step = products[f"{way}, {kind}"]
+        share = [
+            _over(row, step, plain[_example(row)], products[f"{PLAIN}, {KINDS[0]}"]) for row in own
+        ]
+        losses = [_last_loss(row) / _last_loss(alone[kind, _example(row)]) for row in own]
+        rows.append(
+            (
+                kind,
+                way,
+                f"{step / 1e9:.2f}",
+                ", ".join(str(row["reached"] or f"> {_length(row)}") for row in own),
+                ", ".join(share),
+                *_cells(own)[1:3],
+                f"{math.exp(sum(map(math.log, losses)) / len(losses)):.2f}",
+            )
+        )
+    heads = (
+        *("Kind", "", "GFLOP a step", "Steps to 80 % seen", "Products, of the plain loop's"),
+        *("Unseen", "Kept", "Loss"),
+    )
+    return f"{_table(heads, rows)}\n\n{_origins(record)}"
+
+
+def _example(row: Row) -> tuple[str, int]:
+    """What a run is shown."""
+    return row["concept"], row["seed"]
+
+
+def _over(row: Row, step: float, plain: Row, plain_step: float) -> str:
+    """Products of a run over those of a plain one, of which either may not have been enough."""
+    own, other = (each["reached"] or _length(each) for each in (row, plain))
+    share = f"{own * step / (other * plain_step):.2f}"
+    if plain["reached"] is None:
+        return "-" if row["reached"] is None else f"< {share}"
+    return share if row["reached"] else f"> {share}"
+
+
+def _length(row: Row) -> int:
+    return max(map(int, row["loss"]))
+
+
+def _last_loss(row: Row) -> float:
+    return row["loss"][str(_length(row))]
 
 
 def _in_order(place: tuple[str, str]) -> tuple[str, int]:

@@ -376,6 +376,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "learning_pace": learning_tables.pace_table,
     "learning_blocks": learning_tables.block_table,
     "learning_changes": learning_tables.change_table,
+    "learning_products": learning_tables.products_table,
 }
 """Each table by the name that stands in its comment."""
 

@@ -11,6 +11,7 @@ import gc
 import math
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -241,6 +242,11 @@ def begin_peak(device: torch.device) -> None:
     """Let `spare_at_peak` speak of what comes from now on."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
+
+
+def counts_allocated(device: torch.device) -> Callable[[], int] | None:
+    """What gives the bytes of a device that tensors take now; None where it does not tell."""
+    return partial(torch.cuda.memory_allocated, device) if device.type == "cuda" else None
 
 
 def memory_in_use(device: torch.device) -> dict[str, int]:

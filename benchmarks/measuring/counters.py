@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import sdpa_backward_flop_count, sdpa_flop_count
 
 _PRODUCTS = {"mm": (0, 1), "bmm": (0, 1), "addmm": (1, 2), "addmm_": (1, 2)} | {
     "baddbmm": (1, 2),
@@ -21,6 +22,12 @@ _PRODUCTS = {"mm": (0, 1), "bmm": (0, 1), "addmm": (1, 2), "addmm_": (1, 2)} | {
 
 _UNWRITTEN = ("detach", "empty", "empty_like", "new_empty")
 """Operations whose results nobody has written to yet."""
+
+_ATTENTION = {
+    "_scaled_dot_product_flash_attention_for_cpu": (sdpa_flop_count, 3),
+    "_scaled_dot_product_flash_attention_for_cpu_backward": (sdpa_backward_flop_count, 4),
+}
+"""How torch counts attention, and from the shapes of how many arguments."""
 
 
 class Operations(TorchDispatchMode):
@@ -54,6 +61,21 @@ class Operations(TorchDispatchMode):
             if outputs:
                 self.calls += 1
                 self.written += sum(each.numel() * each.element_size() for each in outputs)
+        return result
+
+
+class Products(Operations):
+    """Counts the FLOPs of attention on a CPU, too."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Run an operation and count it."""
+        result = super().__torch_dispatch__(func, types, args, kwargs)
+        counted = _ATTENTION.get(func.overloadpacket.__name__)
+        if counted is not None:
+            flops, tensors = counted
+            self.flops += flops(*(each.shape for each in args[:tensors]))
         return result
 
 
@@ -146,4 +168,4 @@ def count(step: Callable[[], object]) -> Operations:
     return operations
 
 
-__all__ = ["Operations", "Peak", "Saved", "count", "saved_bytes"]
+__all__ = ["Operations", "Peak", "Products", "Saved", "count", "saved_bytes"]

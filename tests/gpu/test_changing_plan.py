@@ -120,3 +120,23 @@ def test_a_run_that_has_to_swap_learns_as_a_resident_one(tmp_path, cache):
     assert plan.rows[0].blocks_to_swap > 0
     assert plan.rows[0].seconds > 0
     assert swapped == pytest.approx(resident, rel=2e-2)
+
+
+def test_blocks_keep_their_activations_where_the_first_step_leaves_room(tmp_path, cache):
+    def run(name, **more):
+        memory = {"device": "cuda", "gradient_checkpointing": True, **more}
+        training = {"steps": 3, "precision": "fp32"}
+        observer = CancelAfter(99)
+        found = train(
+            run_config(tmp_path / name, cache, memory=memory, training=training), observer
+        )
+        notes = [each.message for each in observer.events if isinstance(each, Warned)]
+        return found.losses, [each for each in notes if "blocks keep their activations" in each]
+
+    # The embedded base is so small that nothing is planned.
+    all_again, none = run("again", plan="off")
+    assert not none
+    with given_back():
+        kept, (note,) = run("kept")
+    assert "5 blocks keep" in note
+    assert kept == all_again

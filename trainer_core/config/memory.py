@@ -47,9 +47,9 @@ class MemorySection(Section):
     )
     blocks_to_checkpoint: int | None = setting(
         None,
-        "Leave it unset: the plan chooses; all where nothing is planned. Lower it to train faster "
-        "when VRAM is left. How many blocks compute their activations again; the others keep "
-        "them. Swapped blocks are always among them.",
+        "Leave it unset: the plan chooses, or what the first step leaves free where nothing is "
+        "planned. Lower it to train faster when VRAM is left. How many blocks compute their "
+        "activations again; the others keep them. Swapped blocks are always among them.",
         advanced=True,
         ge=0,
         le=1000,

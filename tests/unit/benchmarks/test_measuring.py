@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from benchmarks.measuring.counters import Peak
+from benchmarks.measuring.counters import Peak, Products
 from benchmarks.measuring.fidelity import measure_fidelity
 from benchmarks.measuring.goals import judge
 from benchmarks.measuring.peers import peer_recipes
@@ -22,6 +22,21 @@ def recipes(*names):
     found = [each for each in our_recipes() if each.name in names]
     assert len(found) == len(names)
     return found
+
+
+def test_the_products_of_attention_are_those_of_its_matrices():
+    rows, columns, width = 6, 10, 8
+    query, other = torch.ones(2, rows, width, requires_grad=True), torch.ones(2, columns, width)
+    with Products() as products:
+        found = torch.nn.functional.scaled_dot_product_attention(
+            query[None], other[None], other[None]
+        )
+        forward = products.flops
+        found.sum().backward()
+    one = 2 * 2 * rows * columns * width
+    assert forward == 2 * one
+    # Again the scores, and a gradient of each of four matrices.
+    assert products.flops == 2 * one + 5 * one
 
 
 def test_peak_is_of_what_lives_at_once():

@@ -12,8 +12,16 @@ from torch import nn
 
 from tests.fixtures.combinations import each_once
 from tests.fixtures.machines import CountingMachine
-from tests.fixtures.swapped_blocks import BLOCKS, CPU, MAKERS, HesitantTransfer, Trained
-from trainer_core.config import MemorySection
+from tests.fixtures.swapped_blocks import (
+    BLOCKS,
+    CPU,
+    MAKERS,
+    HesitantTransfer,
+    Trained,
+    make_batch,
+)
+from trainer_core.adapters import attach
+from trainer_core.config import AdapterConfig, MemorySection
 from trainer_core.families.registry import get_family
 from trainer_core.offload import pinned_memory
 from trainer_core.offload.checkpointed_blocks import CheckpointedBlocks, checkpoint_blocks
@@ -110,6 +118,8 @@ def test_nothing_below_the_lowest_adapted_block_is_computed_again(family, lowest
     adapter = {"kind": "lora", "exclude": [others]}
     Trained(family, adapter, swapped, steps=1, prepare=count, checkpointing=ways)
     assert calls == [1, 1, 1, 2, 2]
+    if ways.inputs is not None:  # and nothing waits for it
+        assert {number for number, _ in ways.inputs.arena._slots} == {3, 4}
 
 
 class Blocks(nn.Module):
@@ -210,6 +220,58 @@ def test_a_steps_bytes_shrink_by_what_waits_in_ram():
         peaks.append(live.peaks[None] - (inputs.arena.size if inputs else 0))
     # All inputs but those of the block that is computed again, and of the next one.
     assert peaks[0] - peaks[1] == pytest.approx(4 * size, rel=0.05)
+
+
+def steps_within(family, samples, limit=None, chosen=()):
+    """Gradients, FLOPs and peaks of steps, and how many blocks keep their activations in each."""
+    transformer, spec = MAKERS[family](), get_family(family)
+    live, found = LiveBytes(), []
+    blocks = repeated_blocks(transformer, spec.layers.repeated_blocks)
+    measured = (lambda: live.now, lambda: live.begin(object())) if limit else ()
+    calls = CheckpointedBlocks(dict(enumerate(blocks)), set(chosen), None, *measured)
+    spec.layers.enable_checkpointing(transformer, calls)
+    layers = {"presets": spec.layers.presets, "unused": spec.layers.unused(transformer)}
+    parameters = attach(transformer, AdapterConfig(rank=2), **layers).train().parameters()
+    torch.manual_seed(0)
+    for each in parameters:
+        torch.nn.init.normal_(each, std=0.05)
+    with live:
+        for count in samples:
+            live.peaks.clear()
+            live.begin(count)
+            noisy, sigma, texts, target = make_batch(family, count)
+            flops, kept = live.flops, calls.uncheckpointed()
+            output = spec.prediction.predict(transformer, noisy, sigma, texts, [], 2.0)
+            gradients = torch.autograd.grad((output - target).square().mean(), parameters)
+            del output
+            peak = max(live.peaks.values())
+            found.append((gradients, live.flops - flops, peak, kept))
+            if calls.unsettled():
+                calls.keep(limit - live.peaks[live._phase])
+    return found
+
+
+@pytest.mark.parametrize(
+    "family", [pytest.param("qwen_image", marks=pytest.mark.exhaustive), "flux"]
+)
+def test_blocks_keep_their_activations_in_what_a_step_leaves_free(family):
+    samples = [1, 1, 2, 1, 2]
+    again, dense = (steps_within(family, samples, chosen=each) for each in (range(5), ()))
+    least, most = again[-1][2], dense[-1][2]
+    for limit, fewest in ((least, 0), ((least + most) // 2, 1), (2 * most, 5)):
+        found = steps_within(family, samples, limit, range(5))
+        for one, other in zip(found, again, strict=True):
+            assert all(map(torch.equal, one[0], other[0]))
+            assert one[2] <= max(limit, other[2])
+        *_, (_, flops, _, kept) = found
+        assert (kept == 5) == (fewest == 5)
+        assert kept >= fewest
+        if fewest != 1:
+            assert flops == (dense if fewest else again)[-1][1]
+        else:
+            assert dense[-1][1] < flops < again[-1][1]
+        # Inputs that are larger than any before are computed again.
+        assert found[2][1] == again[2][1]
 
 
 class LateDriver:

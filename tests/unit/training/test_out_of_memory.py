@@ -217,6 +217,45 @@ def test_what_torch_keeps_in_pieces_is_no_need_of_others():
     machine.placed.close()
 
 
+@pytest.mark.parametrize("full", [False, True])
+def test_what_blocks_keep_is_given_back_for_good(full):
+    class Wanted(Machine):
+        missing = 0
+
+        def missing_memory(self, device):
+            return self.missing
+
+    heard, rooms, again = [], [], []
+
+    class Listener(SilentObserver):
+        def notify(self, event):
+            heard.append(event.message)
+
+    machine = Wanted()
+    placed = place(MAKERS["flux"](), get_family("flux"), 0, machine=machine)
+    placed.keep, placed.unsettled = lambda room: rooms.append(room) or 3, lambda: not again
+    placed.uncheckpointed = lambda: 3 * (bool(rooms) and not again)
+    placed.checkpoint_all = lambda: again.append(3) or 3
+    given = (placed, *made(), Listener(), lambda step: None)
+    room = DeviceRoom(*given, smaller=SmallerStep(placed), measure=lambda: (2 * 10**9, 10**10))
+    for step in range(1, 9):
+        room.between_steps()
+        machine.missing = 10**9 * (step in {4, 5} and not full)
+        fails = iter([full and step == 4, False])
+
+        def work(fails=fails):
+            if next(fails):
+                raise torch.OutOfMemoryError("no room")
+
+        room.compute(step, work)
+    assert set(rooms) == {15 * 10**8}
+    assert len(rooms) == 3  # behind each of the steps before
+    assert again == [3]
+    assert "3 blocks keep their activations" in heard[0]
+    assert "3 more blocks compute their activations again" in heard[1]
+    assert len(heard) == 2
+
+
 class Pressed(Machine):
     """Others need all of its device, and its RAM is full."""
 

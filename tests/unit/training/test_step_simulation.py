@@ -29,6 +29,7 @@ from trainer_core.training.memory.memory_estimate import adapter_bytes
 from trainer_core.training.memory.step_simulation import StepInputs, StepSimulation
 from trainer_core.training.optimizers import make_optimizer
 from trainer_core.training.step.micro_batch import StepMaker
+from trainer_core.training.step.token_routing import TokenRouting
 from trainer_core.types import AdapterState, Batch
 
 CPU = torch.device("cpu")
@@ -88,6 +89,8 @@ def real_peak(config, dtype, stored=None, beside=()):
     def predict(*args):
         return family.prediction.predict(model, *args, guidance=1.0)
 
+    if training.routing.share < 1:
+        predict = TokenRouting(model, family, training.routing, 0).routed(predict)
     compute = StepMaker(
         load, lambda step, micro: None, predict, lambda batch, noise: 0.5, 0, (0, 1), CPU
     )
@@ -212,6 +215,18 @@ def test_the_peak_follows_the_checkpointed_blocks_and_where_their_inputs_wait(fa
 
 
 @pytest.mark.exhaustive
+@pytest.mark.parametrize("checkpointing", [True, False])
+@pytest.mark.parametrize("family", ["qwen_image", "flux"])
+def test_tokens_that_pass_blocks_by_do_not_count(family, checkpointing):
+    training = {"routing": {"share": 0.5, "first": 1, "last": 1}}
+    sections = {"memory": {"gradient_checkpointing": checkpointing}}
+    config = make_config(family, training=training, **sections)
+    found, every = simulate(config, torch.float32), make_config(family, **sections)
+    assert agree(found, real_peak(config, torch.float32))
+    assert found.flops < simulate(every, torch.float32).flops
+
+
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", FORMATS)
 def test_reading_a_stored_weight_counts(name):
     config, dense = make_config(), simulate(make_config(), torch.float32)
@@ -230,9 +245,12 @@ def test_reading_a_stored_weight_counts(name):
         {("qwen_image", True)},
     ),
 )
-def test_few_blocks_tell_of_all(family, checkpointing):
+@pytest.mark.parametrize("share", [1, 0.5])
+def test_few_blocks_tell_of_all(family, checkpointing, share):
     sizes = {"num_layers": 7} | ({"num_single_layers": 7} if family == "flux" else {})
-    config = make_config(family, memory={"gradient_checkpointing": checkpointing})
+    routing = {"share": share, "first": 1, "last": 1} if share < 1 else {}
+    memory = {"gradient_checkpointing": checkpointing}
+    config = make_config(family, memory=memory, training={"routing": routing})
     found = simulate(config, torch.float32, sizes=sizes)
     assert found == simulate(config, torch.float32, sizes=sizes, whole=True)
 

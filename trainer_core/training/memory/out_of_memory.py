@@ -19,7 +19,7 @@ from ...device import begin_peak, is_out_of_memory, refused_pins, release_memory
 from ...errors import RESUME, RunError
 from ...offload.load_base import PlacedBase
 from ...offload.swapped import enough_swapped, fewest_swapped
-from ..observer import Observer, Warned
+from ..observer import Noted, Observer, Warned
 from ..optimizers import rehearse
 from ..step.gradients import forget_gradients
 from ..step.processes import Processes
@@ -140,6 +140,7 @@ class DeviceRoom:
         self._steps, self._yields, self._pageable = 0, True, False
         self._planned, self._calm, self._wait = placed.count, 0, _CALM
         self._short, self._look, self._patience = False, 0, 1
+        self._keeps = 0
 
     def restart(self, optimizer: torch.optim.Optimizer) -> None:
         """Continue from a restored state, with an optimizer that has made no update yet."""
@@ -191,6 +192,8 @@ class DeviceRoom:
             self._may_grow = False
             self._grow(0)
             self._planned = placed.count
+        elif placed.unsettled():
+            self._keep()
         elif self._calm > self._wait and placed.count > self._planned:
             self._calm, self._wait = 0, min(2 * self._wait, _CALMEST)
             self._grow(self._planned)
@@ -210,6 +213,8 @@ class DeviceRoom:
     def _make_room(self, step: int, reason: str) -> None:
         """Forget what was computed of a step, and let it take less memory."""
         self._may_grow = False
+        if not self._placed.uncheckpointed():
+            self._placed.checkpoint_all()  # also from now on
         forget_gradients(self._parameters)
         release_memory(self._placed.device)
         if self._smaller is None:
@@ -238,6 +243,10 @@ class DeviceRoom:
             if not again:
                 return
             missing = max(0, -measured[0])
+        if self._keeps and (more := placed.checkpoint_all()):
+            self._keeps, line = 0, f"{more} more blocks compute their activations again."
+            self._observer.notify(Warned(f"Others need the device's memory: {line}"))
+            return
         wanted = enough_swapped(before, missing, placed.device_bytes, placed.most)
         if wanted == before:
             self._look = self._steps + self._patience
@@ -259,8 +268,7 @@ class DeviceRoom:
         if measured is None:
             return
         placed, before, (room, size) = self._placed, self._placed.count, measured
-        reserve = max(int(size * _SHARE), _LEAST)
-        wanted = max(least, fewest_swapped(before, room, placed.device_bytes, reserve))
+        wanted = max(least, fewest_swapped(before, room, placed.device_bytes, _reserve(size)))
         if wanted == before:
             return
         try:
@@ -275,9 +283,26 @@ class DeviceRoom:
         release_memory(placed.device)
         placed.swap(before)
 
+    def _keep(self) -> None:
+        """Let blocks keep their activations in what the step with the largest inputs left."""
+        measured = self._measure()
+        if measured is None:
+            self._placed.checkpoint_all()
+            return
+        room, size = measured
+        now = self._placed.keep(room - _reserve(size))
+        if now != self._keeps:
+            self._keeps = now
+            line = f"{room / 2**30:.1f} GiB were free at the peak of a step: {now} blocks keep"
+            self._observer.notify(Noted(f"{line} their activations and are not computed again."))
+
     def _tell(self, why: str, before: int) -> None:
         now = self._placed.count
         self._observer.notify(Warned(f"{why}: {now} instead of {before} blocks are swapped."))
+
+
+def _reserve(size: int) -> int:
+    return max(int(size * _SHARE), _LEAST)
 
 
 _STARTS = ("cuda error", "cuda driver error", "hip error")

@@ -42,7 +42,9 @@ from ..checkpoints.average import averages_of
 from ..optimizers import OPTIMIZERS, allocate_state, make_optimizer
 from ..prepare.attach import attach_adapter
 from ..step.gradients import clip_gradients
+from ..step.micro_batch import Predict
 from ..step.objective import make_loss, passes_of_step
+from ..step.token_routing import TokenRouting, routed_blocks
 from .live_bytes import LiveBytes, Marks, Phase, watch
 from .simulation_cache import KeptSimulations, Numbers
 
@@ -51,7 +53,7 @@ NOT_SIMULATED = (DataDependentOutputException, DynamicOutputShapeException)
 
 _PARTS = ("begin", "forward", "end", "backward", "update")
 
-EDGE = 2
+_EDGE = 2
 """Blocks at either end of a list that are looked at one by one; all others lie between them."""
 
 
@@ -143,7 +145,10 @@ class StepSimulation:
             len(_blocks(transformer, name)) for name in family.layers.repeated_blocks
         )
         cut = self._blocks_are_alike() and not whole
-        few = 2 * EDGE - 1
+        routing = config.training.routing
+        routed = max(routing.first, routing.last) + 1 if routing.share < 1 else 0
+        self._edge = max(_EDGE, routed)  # with one block of those that compute a part of the tokens
+        few = 2 * self._edge - 1
         # Two runs, of so many and of one more, have to be quicker than one of all.
         self._few = tuple(few if cut and n > 2 * few else n for n in self._whole)
         self._known: dict[tuple[bool, StoredFormat | None], Numbers] = {}
@@ -218,9 +223,9 @@ class StepSimulation:
             if few == whole:
                 found += [numbers[phase._replace(block=each)] for each in range(whole)]
                 continue
-            first = [numbers[phase._replace(block=each)] for each in range(EDGE)]
-            last = [numbers[phase._replace(block=each)] for each in range(-EDGE, 0)]
-            steps = whole - 2 * EDGE + 1
+            first = [numbers[phase._replace(block=each)] for each in range(self._edge)]
+            last = [numbers[phase._replace(block=each)] for each in range(-self._edge, 0)]
+            steps = whole - 2 * self._edge + 1
             between = [
                 first[-1] + (last[0] - first[-1]) * each // steps for each in range(1, steps)
             ]
@@ -331,9 +336,9 @@ class StepSimulation:
         points = {phase: peak - base for phase, peak in live.peaks.items()}
         for phase, value in {**points, **marks.numbers(self._worth)}.items():
             cut = phase.group >= 0 and self._few[phase.group] < self._whole[phase.group]
-            if not cut or phase.block < EDGE:
+            if not cut or phase.block < self._edge:
                 numbers[phase] = value
-            if cut and phase.block >= counts[phase.group] - EDGE:
+            if cut and phase.block >= counts[phase.group] - self._edge:
                 from_end = phase.block - counts[phase.group]
                 numbers[phase._replace(block=from_end)] = value
         return numbers
@@ -390,6 +395,11 @@ class StepSimulation:
         samples, loss_of = training.batch_size, make_loss(training.loss)
         micro_batches = passes_of_step(self.config)
         config: Any = model.config
+        predict: Predict = partial(
+            self.family.prediction.predict, model, guidance=training.guidance
+        )
+        if routed_blocks(model, self.family, training.routing):
+            predict = TokenRouting(model, self.family, training.routing, 0).routed(predict)
         shapes = self.family.text.conditioning_shapes(config, inputs.text)
         with live:
             image, *controls = (torch.empty(samples, *each) for each in inputs.images)
@@ -398,9 +408,7 @@ class StepSimulation:
             for _ in range(min(micro_batches, 2)):
                 live.flops = 0
                 live.begin(Phase("begin"))
-                velocity = self.family.prediction.predict(
-                    model, image, sigma, texts, controls, training.guidance
-                )
+                velocity = predict(image, sigma, texts, controls)
                 loss = loss_of(velocity, target, sigma)[0].sum()
                 live.begin(Phase("end"))
                 marks.note(Phase(""), live, ())

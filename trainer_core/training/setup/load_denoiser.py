@@ -138,7 +138,13 @@ def _load(
             )
         )
     checkpoints = checkpoint_blocks(
-        transformer, data.family, config.memory, processes.device, machine, at_end
+        transformer,
+        data.family,
+        config.memory,
+        processes.device,
+        machine,
+        at_end,
+        may_keep=not processes.sharded and config.training.recovery.smaller,
     )
     base.refusal = base.refusal or _unchangeable(config, processes)
     if checkpoints is None:
@@ -149,6 +155,7 @@ def _load(
         if not processes.sharded:
             base.checkpoint_all = checkpoints.checkpoint_all
             base.uncheckpointed = checkpoints.uncheckpointed
+            base.unsettled, base.keep = checkpoints.unsettled, checkpoints.keep
     adapter = attach_adapter(transformer, data.family, config).train()
     if not processes.sharded:
         # A host, or the next run, goes on with the base's own layers.

@@ -11,7 +11,8 @@ from ..families.lent import GRAPH_MODEL
 from ..families.registry import FAMILIES
 from ..families.run_files import words_elsewhere
 from .documents import Document, script_of
-from .rules import ABSENT, Conversion, Table, name_of, shown
+from .readers import ABSENT
+from .rules import Conversion, Table, name_of, shown
 
 Find = Callable[[str], "Document | None"]
 """Opens a file that another one names; None where it may not, or cannot."""
@@ -87,6 +88,11 @@ def has(*path: str) -> Callable[[Mapping[str, Any]], bool]:
         return True
 
     return found
+
+
+def trains_clips(files: Given, to: Conversion) -> bool:
+    """Whether the base may be one of videos: a MODEL of the graph, or one that no file names."""
+    return files.in_graph and to.values.get("family", GRAPH_MODEL) == GRAPH_MODEL
 
 
 def other_script(name: str, words: Sequence[str], scripts: Sequence[str]) -> InputError:

@@ -23,8 +23,9 @@ from ..filesystem.text_files import read_text
 from ..printable import listed
 from .documents import LARGEST, Document, open_document, split_command
 from .program import Given, Program, other_script
+from .readers import UnfitError
 from .registry import PROGRAMS
-from .rules import Balanced, Conversion, Note, UnfitError, name_of, with_one_outcome
+from .rules import Balanced, Conversion, Note, name_of, with_one_outcome
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,177 +1,82 @@
-"""The field's words for schedules, sizes and previews, and what they are called here."""
+"""What several programs say alike: captions, sizes, masks, previews, text encoders."""
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import PurePath, PureWindowsPath
 from typing import Any
 
 from ..config.preview import prompt_line
-from .rules import (
-    Conversion,
-    Source,
-    Table,
-    UnfitError,
-    flag,
-    number,
-    numbers,
-    text,
-    texts,
-    whole,
-    word_of,
+from ..families.registry import FAMILIES, get_family
+from .optimizers import Said
+from .program import Given
+from .readers import Read, number, text
+from .rules import Conversion, Source
+
+NOT_HERE = "It is not here: give it behind the other file, with a second --from."
+ONE_SIZE = "There one size is chosen for each image, here it is trained at all."
+EIGHT_ORDERS = "Another order in each of 8 epochs; there in each step."
+LIKE_UNIFORM = 1.81
+"""Standard deviation of a logistic variable, which the logit of a uniform sigma is: pi / sqrt 3."""
+AS_LOGIT = (
+    "The uniform density, moved by the base's own shift; a normal logit of the same spread is the "
+    "nearest."
 )
 
-Said = tuple[str, Any]
-"""A key with what it says there."""
 
-ENCODED = "Images and captions are always encoded once, and kept on disk."
-AUGMENTED = "Images are only mirrored and cropped here: all views are encoded once."
-"""Why what several programs have is left out."""
-
-_SCHEDULES = {
-    "constant": "constant",
-    "constant_with_warmup": "constant",
-    "linear": "linear",
-    "cosine": "cosine",
-    "cosine_annealing": "cosine",
-    "cosine_with_restarts": "cosine_restarts",
-    "cosine_with_hard_restarts": "cosine_restarts",
-    "cosine_with_min_lr": "cosine",
-    "polynomial": "polynomial",
-    "warmup_stable_decay": "warmup_stable_decay",
-    "rex": "rex",
-    "one_cycle": "one_cycle",
-}
+def set_base_shift_of_uniform(source: Source, to: Conversion, key: str) -> None:
+    """Say the nearest to a uniform density that the base's own scheduler moves."""
+    for setting, value in (("density", "shifted"), ("std", LIKE_UNIFORM)):
+        source.say(to, f"training.sigma.{setting}", value, key, source.word(key), AS_LOGIT)
 
 
-_REX = "There the rate stays high for longer: (1 - p) / (1 - 0.9 p), here the paper's half of p."
-
-
-def set_schedule(
-    to: Conversion,
-    name: Said,
-    *,
-    cycles: Said | None = None,
-    power: Said | None = None,
-    min_ratio: Said | None = None,
-    decay_share: Said | None = None,
-    near: str = "",
-    named: bool = True,
-) -> str:
-    """Say which schedule, and those of its numbers that mean something with it.
+def say_family_of_datasets(files: Given, to: Conversion, key: str) -> None:
+    """Say the family where only datasets were given.
 
     Args:
-        name: Its key and its name, as Diffusers or Transformers call it.
-        cycles: How often it restarts.
-        min_ratio: Last learning rate over the highest.
-        decay_share: Share of the run in which warmup_stable_decay falls.
-        near: How the schedule of that name differs there.
-        named: Whether the file says its name.
-
-    Returns:
-        Its name here.
+        key: The program's for the model.
     """
-    key, value = name
-    ours = _SCHEDULES.get(str(value).lower())
-    if ours is None:
-        to.lack(key, value, "There is no such schedule here; the learning rate stays constant.")
-        return "constant"
-    if ours == "cosine_restarts" and (cycles is None or cycles[1] <= 1):
-        ours, cycles = "cosine", None
-    near = _REX if ours == "rex" else near
-    to.say("training.schedule.name", ours, key, value, near, stated=named)
-    section = "training.schedule"
-    if ours == "cosine_restarts" and cycles is not None:
-        to.say(f"{section}.cycles", int(cycles[1]), *cycles)
-    if ours == "polynomial" and power is not None:
-        to.say(f"{section}.power", power[1], *power)
-    if ours == "warmup_stable_decay" and decay_share is not None:
-        to.say(f"{section}.decay_share", decay_share[1], *decay_share)
-    if ours != "constant" and min_ratio is not None and min_ratio[1]:
-        to.say(f"{section}.min_ratio", min_ratio[1], *min_ratio)
-    return ours
-
-
-def set_warmup(source: Source, to: Conversion, key: str, schedule: str) -> None:
-    """Say how long the rate rises, where a schedule of Diffusers' names has that."""
-    if schedule == "constant" and source.read(key, whole, 0):
-        source.off(to, key, why="The schedule constant has no warm-up there.")
+    if files.family:
+        to.say("family", files.family, "family", files.family)
     else:
-        source.take(to, key, "training.schedule.warmup_steps", whole)
+        to.lack(key, "", "A file of datasets alone names no model: set family and base.path.")
+
+
+def set_text_encoder(to: Conversion, source: Source, train: str, rate: str, near: str = "") -> None:
+    """Say whether it is trained, at which rate, and of which rank: that of the adapter.
+
+    Args:
+        to: Gets the settings; family, rank and learning rate are in it.
+        train: The key that says whether it is trained.
+        rate: The key of its learning rate; where it is unset, that of the denoiser counts.
+        near: How ours differs; empty for an exact counterpart.
+    """
+    family, why = to.values["family"], "Its bases have no text encoder that is trained here."
+    if not source.on(train):
+        source.off(to, train, rate, why="The text encoder stays as it is.")
+    elif family not in FAMILIES or not get_family(family).text.trainable:
+        to.lack(source.name(train), True, why)
+        source.off(to, rate, why=why)
+    else:
+        section = "training.text_encoder"
+        usual = to.values.get("training.optimizer.learning_rate", 1e-4)
+        source.say(to, f"{section}.train", True, train, True, near)
+        source.say(to, f"{section}.learning_rate", source.read(rate, number, usual), rate)
+        if rank := to.values.get("adapter.rank"):
+            source.say(to, f"{section}.rank", rank, train)
 
 
 def set_prompts(
-    to: Conversion,
-    prompts: Sequence[str],
-    own: Sequence[Mapping[str, Any]],
-    entry: Said,
-    controls: Sequence[Sequence[str]] = (),
-    key: str = "",
+    to: Conversion, prompts: Sequence[str], own: Sequence[Mapping[str, Any]], entry: Said
 ) -> None:
     """Say what previews are made of.
 
     Args:
         own: What each says beside its text, which stands behind it.
         entry: The key of the prompts, and what it says.
-        controls: Files of control images, of each.
-        key: That of the control images.
     """
     lines = [prompt_line(each, row) for each, row in zip(prompts, own, strict=True)]
     to.say("preview.prompts", lines, *entry)
-    if any(controls):
-        to.say("preview.controls", controls, key, controls)
-
-
-LIKE_UNIFORM = 1.81
-"""Standard deviation of a logistic variable, which the logit of a uniform sigma is: pi / sqrt 3."""
-
-_AS_LOGIT = (
-    "The uniform density, moved by the base's own shift; a normal logit of the same spread is the "
-    "nearest."
-)
-
-
-def set_base_shift_of_uniform(to: Conversion, entry: Said) -> None:
-    """Say the nearest to a uniform density that the base's own scheduler moves."""
-    to.say("training.sigma.density", "shifted", *entry, _AS_LOGIT)
-    to.say("training.sigma.std", LIKE_UNIFORM, *entry, _AS_LOGIT)
-
-
-_TRACKERS = {
-    "tensorboard": ["tensorboard"],
-    "wandb": ["wandb"],
-    "all": ["tensorboard", "wandb"],
-    "none": [],
-}
-
-
-def set_trackers(source: Source, key: str, to: Conversion, usual: str = "") -> None:
-    """Say who gets the numbers of a run, as accelerate calls them.
-
-    Args:
-        usual: What holds where the file does not say it; nothing leaves it to our default.
-    """
-    who = source.read(key, text, usual)
-    if who in _TRACKERS:
-        source.say(to, "metrics.trackers", _TRACKERS[who], key, who)
-    elif who:
-        to.lack(source.prefix + key, who, "There is no such tracker here.")
-
-
-def set_masks(source: Source, to: Conversion, key: str, table: Table, why: str = "") -> None:
-    """Say whether masks are read, and what they weigh.
-
-    Args:
-        key: What says whether.
-        table: Rules of keys that hold with masks.
-        why: Said of these keys without masks.
-    """
-    masked = source.read(key, flag, False)
-    origin = "auto" if masked else "none"
-    to.say("dataset.mask.source", origin, key, masked, stated=key in source.values)
-    source.when(masked, to, table, why)
 
 
 def share_or_keep(
@@ -193,36 +98,78 @@ def share_or_keep(
     to.tell("preview.prompts", key, first)
 
 
-def set_image_folder(to: Conversion, images: Said, controls: Sequence[Said] = ()) -> None:
+def set_samples(
+    source: Source,
+    to: Conversion,
+    samples: Sequence[Mapping[str, Any]],
+    settings: Mapping[str, tuple[str, Read]],
+    place: str,
+    skipped: Sequence[str] = (),
+) -> None:
+    """Say what previews are made of, from a list of names with values.
+
+    Args:
+        settings: Names that previews have, to ours of the section ``preview`` and a reader.
+        place: What the list is called there.
+        skipped: Names that say something else.
+    """
+
+    def read(sample: Mapping[str, Any], name: str, reader: Read) -> Any:
+        value = sample.get(name)
+        return None if value is None else source.check(f"{place} ({name})", value, reader)
+
+    prompts = [read(each, "prompt", text) or "" for each in samples]
+    own: list[dict[str, Any]] = [{} for _ in samples]
+    for name in dict.fromkeys(name for each in samples for name in each):
+        key = f"{place} ({name})"
+        if name in settings:
+            setting, reader = settings[name]
+            values = [read(each, name, reader) for each in samples]
+            if any(each is not None for each in values):
+                share_or_keep(to, setting, values, key, own)
+        elif name not in ("prompt", *skipped):
+            to.lack(key, next(each[name] for each in samples if name in each), NO_PREVIEW)
+    set_prompts(to, prompts, own, (f"{place} (prompt)", prompts))
+
+
+NO_PREVIEW = "Previews have no such setting here."
+
+
+def set_image_folder(source: Source, to: Conversion, key: str, *controls: str) -> None:
     """Say which folder is trained, and where its control images lie.
 
     Args:
-        images: The key of the images' folder, and its path; an empty one says nothing.
-        controls: The same of the folders of control images.
+        key: Of the images' folder.
+        controls: Those of the folders of control images; each may name several.
     """
-    place = PurePath(images[1])
-    if len(controls) == 1 and place.name == "training_images":
-        key, control = controls[0]
-        if PurePath(control) == place.parent / "control_images":
-            to.say("dataset.path", str(place.parent), *images)
-            to.say("dataset.layout", "paired", key, control)
-            return
-    if images[1]:
-        to.say("dataset.path", images[1], *images)
-        for place, (key, control) in enumerate(controls):
-            named = [each for _, each in controls[: place + 1]]
-            to.say("dataset.control_folders", named, key, control)
+    path = source.read(key, text, "")
+    named: list[Said] = []
+    for control in filter(source.has, controls):
+        found = source.values[control]
+        several = found if isinstance(found, list) else [found]
+        named += [(control, source.check(control, each, text)) for each in several if each]
+    place = PurePath(path)
+    pair = place.parent / "control_images"
+    if len(named) == 1 and place.name == "training_images" and PurePath(named[0][1]) == pair:
+        source.say(to, "dataset.path", str(place.parent), key, path)
+        source.say(to, "dataset.layout", "paired", *named[0])
+    elif path:
+        source.say(to, "dataset.path", path, key)
+        for at, (control, value) in enumerate(named, 1):
+            folders = [each for _, each in named[:at]]
+            source.say(to, "dataset.control_folders", folders, control, value)
 
 
-def set_table(to: Conversion, key: str, path: str) -> None:
+def set_list_of_images(source: Source, to: Conversion, key: str, path: str) -> None:
     """Say which file lists the images."""
     table = PureWindowsPath(path) if "\\" in path else PurePath(path)
     near = "The images it lists have to lie in its folder."
-    to.say("dataset.path", str(table.parent), key, path, near)
-    to.say("dataset.metadata", table.name, key, path, near)
+    source.say(to, "dataset.path", str(table.parent), key, path, near)
+    source.say(to, "dataset.metadata", table.name, key, path, near)
 
 
 def set_reading(
+    source: Source,
     to: Conversion,
     key: str,
     *,
@@ -248,95 +195,19 @@ def set_reading(
         ("folders below", "dataset.subfolders", subfolders),
     ):
         if setting not in to.values:
-            to.say(setting, value, f"{key} ({what})", value, stated=False)
+            to.say(setting, value, f"{source.name(key)} ({what})", value, stated=False)
 
 
-def set_sizes(to: Conversion, sizes: Sequence[int], key: str, value: Any, near: str = "") -> None:
-    """Say the sizes of images, the largest first: each image is trained at all of them.
+def set_sizes(
+    source: Source, to: Conversion, key: str, sizes: Sequence[int], near: str = ""
+) -> None:
+    """Say the sizes of images: each is trained at all of them, the largest first.
 
     Args:
-        value: What the key says.
         near: How several sizes differ there.
     """
-    if sizes:
-        to.say("dataset.resolution", sizes[0], key, value)
-    if sizes[1:]:
-        to.say("dataset.more_resolutions", sizes[1:], key, value, near)
-
-
-ONE_SIZE = "There one size is chosen for each image, here it is trained at all."
-
-
-def side_of(width: float, height: float) -> int:
-    """The resolution whose square has as many pixels as an image."""
-    return round(math.sqrt(width * height))
-
-
-def sides(value: Any) -> int:
-    """A reader of ``[width, height]``, or of one side, as a resolution."""
-    found = numbers(value) if isinstance(value, list | tuple) else [number(value)] * 2
-    if len(found) == 1:
-        found *= 2
-    if len(found) != 2 or min(found) <= 0:
-        raise UnfitError("a number of pixels, or [width, height]")
-    return side_of(*found)
-
-
-_DTYPES = {
-    **dict.fromkeys(("bf16", "bfloat16", "bfloat_16"), "bf16"),
-    **dict.fromkeys(("fp32", "float", "float32", "float_32", "tfloat_32"), "fp32"),
-    **dict.fromkeys(_HALF := ("fp16", "float16", "float_16"), "fp16"),
-}
-PRECISION = word_of({**_DTYPES, "no": "fp32", **dict.fromkeys(_HALF, "auto")})
-"""A reader of the number format that a run computes in; fp16 leaves it to the device."""
-
-PRECISION_NEAR = "fp16 leaves it to the device."
-PRECISION_EXACT = ("bf16", "fp32")
-
-FILE_DTYPE = word_of(_DTYPES)
-"""A reader of the number format of a file."""
-
-
-def containing(value: Any) -> list[str]:
-    """A reader of parts of layer names, as regular expressions on whole names."""
-    return [f".*{re.escape(each.strip())}.*" for each in texts(value) if each.strip()]
-
-
-def ending(value: Any) -> list[str]:
-    """A reader of PEFT's target modules: ends of layer names, at a dot."""
-    return [rf"(.*\.)?{re.escape(each.strip())}" for each in texts(value) if each.strip()]
-
-
-_NONE = "Its bases have no text encoder that is trained here."
-
-
-def set_text_encoder(to: Conversion, source: Source, train: str, rate: str, near: str = "") -> None:
-    """Say whether it is trained, at which rate, and of which rank: that of the adapter.
-
-    Args:
-        to: Gets the settings; family, rank and learning rate are in it.
-        train: The key that says whether it is trained.
-        rate: The key of its learning rate; where it is unset, that of the denoiser counts.
-        near: How ours differs; empty for an exact counterpart.
-    """
-    from ..families.registry import FAMILIES, get_family
-
-    keys = tuple(source.prefix + key for key in (train, rate))
-    if not source.read(train, flag, False):
-        for key, place in zip((train, rate), keys, strict=True):
-            if key in source.values:
-                to.off(place, source.values[key], "The text encoder stays as it is.")
-        return
-    if to.values["family"] not in FAMILIES or not get_family(to.values["family"]).text.trainable:
-        to.lack(keys[0], True, _NONE)
-        if rate in source.values:
-            to.off(keys[1], source.values[rate], _NONE)
-        return
-    section = "training.text_encoder"
-    to.say(f"{section}.train", True, keys[0], True, near)
-    usual = to.values.get("training.optimizer.learning_rate", 1e-4)
-    value = source.read(rate, number, usual)
-    source.say(to, f"{section}.learning_rate", value, rate, source.values.get(rate, usual))
-    rank = to.values.get("adapter.rank")
-    if rank is not None:
-        to.say(f"{section}.rank", rank, keys[0], rank)
+    largest_first = sorted(set(sizes), reverse=True)
+    if largest_first:
+        source.say(to, "dataset.resolution", largest_first[0], key, source.values.get(key))
+    if largest_first[1:]:
+        source.say(to, "dataset.more_resolutions", largest_first[1:], key, source.values[key], near)

@@ -141,7 +141,7 @@ def test_a_slider_section_of_another_job_asks_for_nothing():
     run = read_foreign([parse_document("job.yaml", text)])
     assert not any(path.startswith("dataset.slider") for path in run.values)
     assert run.values["dataset.path"] == "faces"
-    assert "slider" in {note.key for note in run.outcome("off")}
+    assert "slider.positive_prompt" in {note.key for note in run.outcome("off")}
 
 
 def test_what_is_applied_is_not_left_out_and_sections_are_told_key_by_key():

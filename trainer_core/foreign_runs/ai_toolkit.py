@@ -30,7 +30,7 @@ from .readers import (
 )
 from .rules import Conversion, Source, leaves, name_of
 from .tables import read_tables
-from .vocabulary import set_image_folder, set_prompts, set_reading, set_sizes, set_text_encoder
+from .vocabulary import set_image_folder, set_prompts, set_sizes, set_text_encoder
 
 _NAME = "ai-toolkit"
 _TABLES = read_tables("ai_toolkit")
@@ -357,9 +357,6 @@ def _folder(source: Source, regularization_weight: float, trigger_word: str) -> 
     sizes = sizes if isinstance(sizes, list) else [512 if sizes is None else sizes]
     found = [source.check("resolution", each, whole) for each in sizes]
     set_sizes(source, to, "resolution", found)
-    masked = source.facts["@masks"] == "yes"
-    options: Mapping[str, Any] = {"missing_caption": "empty", "subfolders": True, "masks": masked}
-    set_reading(source, to, "folder_path", **options)
     weight = source.read("loss_multiplier", number, 1.0)
     if weight != 1:
         to.tell("dataset.folders", source.name("loss_multiplier"), weight)

@@ -21,7 +21,6 @@ from .vocabulary import (
     ONE_SIZE,
     say_family_of_datasets,
     set_image_folder,
-    set_reading,
     set_sizes,
 )
 
@@ -87,7 +86,6 @@ def _set_adapter(source: Source, to: Conversion) -> None:
     if "adapter.targets" not in to.values:
         blocks = [r"(.*_)?blocks\..*"]
         to.say("adapter.targets", blocks, "adapter", "every layer of blocks", stated=False)
-    to.say("adapter.init", "lycoris", "adapter.type", "kaiming", stated=False)
     rank = source.read("adapter.rank", whole)
     if to.values["adapter.kind"] == "lokr" and rank >= _WHOLE_MATRIX:
         to.say("adapter.full_matrix", True, "adapter.rank", rank)
@@ -116,7 +114,6 @@ def _set_steps(source: Source, to: Conversion) -> None:
         examples = source.read(key, whole)
         joined = max(1, size * source.read("gradient_accumulation_steps", whole, 1))
         to.say("training.checkpoint_every", max(1, examples // joined), key, examples)
-    to.say("training.keep_checkpoints", 10_000, "save_every_n_epochs", "all", stated=False)
 
 
 def _read_dataset(name: str, values: Mapping[str, Any], to: Conversion, mode: str) -> None:
@@ -147,10 +144,7 @@ def _folder(source: Source, mode: str) -> Folder:
         found = [each[-1] for each in buckets] or source.read("frame_buckets", numbers, [1.0])
         lengths = {int(each) for each in found}
         _set_clips(source, to, "size_buckets" if buckets else "frame_buckets", lengths, mode)
-    key = "path"
-    to.say("dataset.upscale", True, source.name(key), "sizes of buckets", stated=False)
-    set_image_folder(source, to, key, "control_path")
-    set_reading(source, to, key, missing_caption="skip", masks=source.has("mask_path"))
+    set_image_folder(source, to, "path", "control_path")
     return Folder(to, key=source.prefix.rstrip("."))
 
 

@@ -10,24 +10,12 @@ from __future__ import annotations
 from ..errors import ConfigError
 from .optimizers import set_optimizer, set_schedule
 from .program import Given, Program, has, set_family
-from .readers import ending
 from .rules import Conversion, Source
 from .tables import read_tables
-from .vocabulary import set_image_folder, set_reading
+from .vocabulary import set_image_folder
 
 _NAME = "FlyMyAI"
 _TABLES = read_tables("flymyai")
-_TARGETS = ending(["to_k", "to_q", "to_v", "to_out.0"])
-_FIXED = (
-    ("adapter.kind", "lora", "train.py"),
-    ("adapter.init", "gaussian", "train.py"),
-    ("adapter.targets", _TARGETS, "train.py"),
-    ("training.sigma.density", "uniform", "train.py"),
-    ("dataset.bucketing", "longest_side", "image_datasets"),
-    ("dataset.upscale", True, "image_datasets"),
-    ("output.layouts", ["comfyui", "diffusers"], "save_lora_weights"),
-)
-"""What no key says there."""
 
 
 def _convert(files: Given, to: Conversion) -> None:
@@ -41,8 +29,6 @@ def _convert(files: Given, to: Conversion) -> None:
             "the rank of the adapter that is trained, such as rank: 16",
             "Give the file of a LoRA training; whole models are not trained here.",
         )
-    for setting, value, file in _FIXED:
-        to.say(setting, value, file, value, stated=False)
     numbers = {"beta1": "adam_beta1", "beta2": "adam_beta2"}
     eight = source.on("adam8bit")
     # That program hands the others to AdamW in 32 bits alone.
@@ -50,7 +36,6 @@ def _convert(files: Given, to: Conversion) -> None:
     set_optimizer(source, to, "adam8bit", numbers, word="adam8bit" if eight else "adamw")
     set_schedule(source, to, "lr_scheduler")
     set_image_folder(source, to, "data_config.img_dir", key)
-    set_reading(source, to, "data_config.img_dir", missing_caption="skip")
 
 
 PROGRAM = Program(

@@ -96,7 +96,7 @@ def read_parts(
         else:
             arguments = {**without_sections(document.values), **arguments}
     for name in LISTED:
-        if isinstance(arguments.get(name), list | str):
+        if arguments.get(name) is not None:
             arguments[name] = dict(_pairs(name, texts(arguments[name]), to))
     named = arguments.get("dataset_config")
     if named is not None and datasets is None:
@@ -173,7 +173,6 @@ def set_adapter(source: Source, to: Conversion, kinds: Mapping[str, str]) -> str
         to.lack(source.name(key), module, "There is no such kind here; lora stands in its place.")
     stated = bool(kind) and source.has("network_module")
     to.say("adapter.kind", kind or "lora", source.name(key), module, stated=stated)
-    to.say("adapter.init", "lycoris", source.name(key), "kaiming", stated=False)
     if kind == "lokr" and "adapter.factor" not in to.values:
         to.say("adapter.factor", -1, "network_args (factor)", -1, stated=False)
     if weights := source.read("base_weights", texts, []):

@@ -34,7 +34,6 @@ from .vocabulary import (
     say_family_of_datasets,
     set_image_folder,
     set_list_of_images,
-    set_reading,
 )
 
 _NAME = "musubi-tuner"
@@ -146,9 +145,7 @@ def _folder(source: Source, whole_run: Conversion, *, clips: bool) -> Folder:
         near = "A clip is as long as the shorter of both; numbered images are not read as a clip."
         key = "control_directory"
         to.tell("dataset.control_folders", source.name(key), source.values[key], near)
-    if source.has(folder):
-        set_reading(source, to, folder, missing_caption="error" if clips else "skip")
-    elif source.has(table):
+    if source.has(table) and not source.has(folder):
         set_list_of_images(source, to, table, source.read(table, text))
     return Folder(to, key=place)
 

@@ -20,7 +20,7 @@ from .program import Given, Program, has, set_family
 from .readers import Read, UnfitError, containing, flag, mappings, number, sides, text, whole
 from .rules import Conversion, Source, name_of
 from .tables import read_tables
-from .vocabulary import NOT_HERE, ONE_SIZE, set_reading, set_samples, set_sizes, set_text_encoder
+from .vocabulary import NOT_HERE, ONE_SIZE, set_samples, set_sizes, set_text_encoder
 
 _NAME = "OneTrainer"
 _TABLES = read_tables("one_trainer")
@@ -236,7 +236,7 @@ def _folder(source: Source, prompts: Sequence[str], *, masks: bool) -> Folder:
         masks: Whether masks are read.
     """
     to = Conversion()
-    source.facts = {"@prompts": "yes" if prompts else "no"}
+    source.facts = {"@prompts": "yes" if prompts else "no", "@masks": "yes" if masks else "no"}
     source.apply(to)
     path = source.read("path", text, "")
     if path:
@@ -249,8 +249,6 @@ def _folder(source: Source, prompts: Sequence[str], *, masks: bool) -> Folder:
     elif kind == "concept":
         why = "It cannot be read; set dataset.captions.default."
         to.lack(source.name(key), source.values.get(key), why)
-    lines = kind != "filename"
-    set_reading(source, to, "path", missing_caption="empty", lines=lines, masks=masks)
     if source.on("image.enable_resolution_override"):
         key = "image.resolution_override"
         found = source.read(key, _sizes_of, [512])

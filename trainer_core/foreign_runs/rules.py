@@ -180,30 +180,31 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Cases(Row):
-    """Each value means something of its own; the first case that fits counts."""
+    """Each value means something of its own; the first case that fits counts.
+
+    A default sets what nothing before it has set. ``(always)`` is no key: it stands for what a
+    program does whatever its files say.
+    """
 
     cases: Sequence[Case]
 
     def apply(self, source: Source, to: Conversion) -> None:
         """Set what the value means."""
         key = self.chosen(source, to)
-        value = source.word(key)
-        if value in (None, ""):
+        value, stated = source.word(key), source.has(key)
+        if not stated and value in (None, ""):
             return
-        word = source.check(
-            key, value, lambda each: text(str(each) if each in (True, False) else each)
-        )
+        word = source.check(key, str(value) if isinstance(value, bool) else value, text)
         case = next((each for each in self.cases if self._fits(each, source, word)), None)
         if case is None:
-            raise source.unfit(
-                key, value, "one of " + ", ".join(w for c in self.cases for w in c.words)
-            )
+            expected = ", ".join(word for each in self.cases for word in each.words)
+            raise source.unfit(key, value, f"one of {expected}")
         if case.why:
             to.lack(source.name(key), value, case.why)
         for setting, ours in case.settings:
-            if ours is not ABSENT:
-                source.say(to, setting, ours, key, value, case.near)
-            elif source.has(key):
+            if ours is not ABSENT and (stated or setting not in to.values):
+                source.say(to, setting, ours, key, value if stated else ours, case.near)
+            elif stated:
                 to.tell(setting, source.name(key), value, case.near)
 
     def _fits(self, case: Case, source: Source, word: str) -> bool:
@@ -447,8 +448,8 @@ class Source:
 
     def name(self, key: str) -> str:
         """What messages call a key."""
-        if key.startswith("@"):
-            return key[1:]
+        if key.startswith(("@", "(")):
+            return f"{self.prefix.rstrip('.')} {key}".strip() if key[0] == "(" else key[1:]
         section, _, name = key.partition(".")
         return self.prefix + (f"{section} ({name})" if name and section in self.listed else key)
 

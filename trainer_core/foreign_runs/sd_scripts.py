@@ -29,7 +29,7 @@ from .program import Given, Program, set_family
 from .readers import UnfitError, flag, mapping, mappings, number, numbers, text, whole
 from .rules import Conversion, Lacks, Maps, Note, Source, Table, Together
 from .tables import read_tables
-from .vocabulary import say_family_of_datasets, set_reading
+from .vocabulary import say_family_of_datasets
 
 _NAME = "sd-scripts"
 _TABLES = read_tables("sd_scripts")
@@ -43,6 +43,7 @@ _PASSED_ON = [
 ]
 _TABLES[""] = BOTH + Table([*_PASSED_ON, *_TABLES[""].rows], _TABLES[""].sections)
 _TABLES["datasets"] = _EVERYWHERE + _TABLES.pop("subset")
+_TABLES["named"] = _EVERYWHERE + _TABLES["named"]
 _TELLING = {
     *("network_module", "network_dim", "network_alpha", "network_args", "train_data_dir"),
     *("dataset_config", "network_train_unet_only"),
@@ -327,19 +328,13 @@ def _read_named_folders(arguments: Source, to: Conversion) -> None:
         )
         own.say("dataset.path", path, key, path)
         own.say("dataset.layout", "kohya", key, path, near)
-        source = Source(arguments.file, known, _EVERYWHERE)
-        source.apply(own)
-        masked = _say_masks(source, own, key)
-        options = {"missing_caption": "error", "subfolders": True, "masks": masked}
-        set_reading(arguments, own, key, **options)
+        Source(arguments.file, known, _TABLES["named"]).apply(own)
         weight = _weight(arguments, role)
         folders.append(Folder(own, role, weight, key, "reg_data_dir"))
     if folders:
         set_folders(to, folders)
     else:
-        source = Source(arguments.file, known, _EVERYWHERE)
-        source.apply(to)
-        _say_masks(source, to, "alpha_mask")
+        Source(arguments.file, known, _EVERYWHERE).apply(to)
 
 
 def _weight(arguments: Source, role: str) -> float:
@@ -364,8 +359,6 @@ def _folder(subset: Source, above: Sequence[Source]) -> Folder:
     source.apply(to)
     if source.has("image_dir"):
         source.say(to, "dataset.path", source.read("image_dir", text), "image_dir")
-    masked = _say_masks(source, to, source.prefix.rstrip("."))
-    set_reading(source, to, "image_dir", missing_caption="empty", masks=masked)
     role = "regularization" if source.on("is_reg") else "train"
     if role != "train":
         to.tell("dataset.folders", source.name("is_reg"), True)
@@ -378,15 +371,6 @@ def _where_it_stands(note: Note, prefix: str, places: Mapping[str, str]) -> Note
     """A note by the key that says it, which may stand above the subset."""
     key = note.key.removeprefix(prefix)
     return replace(note, key=f"{places[key]}{key}") if key in places else note
-
-
-def _say_masks(source: Source, to: Conversion, key: str) -> bool:
-    """Say that what is black in masks is not trained; whether there are some."""
-    if not source.on("alpha_mask") and not source.values.get("conditioning_data_dir"):
-        return False
-    for setting, value in (("background", 0.0), ("normalize", False)):
-        to.say(f"dataset.mask.{setting}", value, f"{key} ({setting})", value, stated=False)
-    return True
 
 
 PROGRAM = Program(

@@ -17,7 +17,7 @@ from .program import Given, Program, has, set_family
 from .readers import UnfitError, ending, mappings, number, pixels, side_of, text, texts, whole
 from .rules import Conversion, Source
 from .tables import read_tables
-from .vocabulary import ONE_SIZE, set_list_of_images, set_reading, set_samples, set_sizes
+from .vocabulary import ONE_SIZE, set_list_of_images, set_samples, set_sizes
 
 _NAME = "qwen-image-finetune"
 _TABLES = read_tables("tsiendragon")
@@ -29,7 +29,9 @@ def _convert(files: Given, to: Conversion) -> None:
     values = _resolved(files.name, files.documents[0].values)
     source = Source(files.name, values, _TABLES[""])
     previews = source.on("validation.enabled") and source.values.get("validation.samples")
-    source.facts = {"@previews": "yes" if previews else "no"}
+    paths = str(source.values.get("data.init_args.dataset_path", ".csv"))
+    folder = not paths.strip("[]'").endswith(".csv")
+    source.facts = {"@previews": "yes" if previews else "no", "@folder": "yes" if folder else "no"}
     source.apply(to)
     key = "trainer" if source.has("trainer") else "train.trainer"
     _set_targets(source, to)
@@ -40,8 +42,6 @@ def _convert(files: Given, to: Conversion) -> None:
         _set_previews(source, to)
     else:
         source.off(to, "validation.samples", why="Nothing is validated there.")
-    both = ["comfyui", "diffusers"]
-    to.say("output.layouts", both, "save_lora_weights", "diffusers", stated=False)
 
 
 def _resolved(file: str, values: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -75,7 +75,6 @@ def _resolved(file: str, values: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _set_targets(source: Source, to: Conversion) -> None:
-    to.say("adapter.kind", "lora", "model.lora", "lora", stated=False)
     key = "model.lora.target_modules"
     targets = source.values.get(key) or ["to_k", "to_q", "to_v", "to_out.0"]
     mistake = pattern_mistake(targets) if isinstance(targets, str) else ""
@@ -84,8 +83,6 @@ def _set_targets(source: Source, to: Conversion) -> None:
     else:
         ours = [targets] if isinstance(targets, str) else source.check(key, targets, ending)
         source.say(to, "adapter.targets", ours, key, targets)
-    key = "compute_density_for_timestep_sampling"
-    to.say("training.sigma.density", "uniform", key, "none", stated=False)
 
 
 def _set_rates(source: Source, to: Conversion) -> None:
@@ -116,7 +113,6 @@ def _set_dataset(source: Source, to: Conversion) -> None:
     elif paths:
         to.say("dataset.path", paths[0], key, paths[0])
         to.say("dataset.layout", "paired", key, paths[0])
-        set_reading(source, to, key, missing_caption="skip", masks=True)
     key = "data.init_args.processor.init_args.multi_resolutions"
     if source.has(key):
         set_sizes(source, to, key, source.read(key, _all_sides), ONE_SIZE)

@@ -168,36 +168,6 @@ def set_list_of_images(source: Source, to: Conversion, key: str, path: str) -> N
     source.say(to, "dataset.metadata", table.name, key, path, near)
 
 
-def set_reading(
-    source: Source,
-    to: Conversion,
-    key: str,
-    *,
-    missing_caption: str,
-    lines: bool = False,
-    subfolders: bool = False,
-    masks: bool = False,
-) -> None:
-    """Say how a program reads a folder, where nothing else says it.
-
-    Args:
-        missing_caption: What becomes of an image without caption.
-        lines: Whether each line of a caption file is a caption.
-        subfolders: Whether it reads folders below.
-        masks: Whether it looks for masks.
-    """
-    for what, setting, value in (
-        # Neither the names of folders nor a metadata file says anything there.
-        ("names of folders", "dataset.layout", "flat"),
-        ("masks", "dataset.mask.source", "auto" if masks else "none"),
-        ("images without caption", "dataset.missing_caption", missing_caption),
-        ("captions of a file", "dataset.captions.variants", "lines" if lines else "one"),
-        ("folders below", "dataset.subfolders", subfolders),
-    ):
-        if setting not in to.values:
-            to.say(setting, value, f"{source.name(key)} ({what})", value, stated=False)
-
-
 def set_sizes(
     source: Source, to: Conversion, key: str, sizes: Sequence[int], near: str = ""
 ) -> None:

@@ -19,7 +19,6 @@ from .optimizers import FINDS_ITS_RATE, NO_SCHEDULE, Said, set_optimizer, set_sc
 from .program import Given, Program, has, set_family, trains_clips
 from .readers import (
     BASE_FORMATS,
-    Read,
     UnfitError,
     flag,
     mappings,
@@ -30,7 +29,7 @@ from .readers import (
 )
 from .rules import Conversion, Source, leaves, name_of
 from .tables import read_tables
-from .vocabulary import set_image_folder, set_prompts, set_sizes, set_text_encoder
+from .vocabulary import set_image_folder, set_previews, set_sizes, set_text_encoder
 
 _NAME = "ai-toolkit"
 _TABLES = read_tables("ai_toolkit")
@@ -79,7 +78,11 @@ def _convert(files: Given, to: Conversion) -> None:
     _set_model(files, source, to)
     _set_rates(source, to)
     if prompts:
-        _set_prompts(source, prompts, to)
+        word = to.values.get("dataset.trigger_word", "")
+        for each in prompts:
+            if isinstance(each.get("prompt"), str):
+                each["prompt"] = each["prompt"].replace("[trigger]", word)
+        set_previews(source, to, prompts, "sample.samples")
     if source.facts["@slider"] == "yes":
         to.tell("dataset.slider", "type", source.values["type"])
         _set_slider(source, to)
@@ -201,15 +204,6 @@ def _set_rates(source: Source, to: Conversion) -> None:
         to.lack(*least, "Here it is a share of the learning rate, which is 0.")
 
 
-_CONTROLS = ("ctrl_img", "ctrl_img_1", "ctrl_img_2", "ctrl_img_3")
-_OF_PROMPT: Mapping[str, tuple[str, Read]] = {
-    **dict.fromkeys(("w", "width"), ("width", whole)),
-    **dict.fromkeys(("h", "height"), ("height", whole)),
-    **dict.fromkeys(("d", "seed"), ("seed", whole)),
-    **dict.fromkeys(("s", "steps", "sample_steps"), ("steps", whole)),
-    **dict.fromkeys(("l", "cfg", "guidance_scale"), ("guidance", number)),
-    **dict.fromkeys(("n", "neg"), ("negative_prompt", text)),
-}
 _INLINE = re.compile(r"\s--([a-z_0-9]+)\s+(\"[^\"]*\"|(?:(?!\s--).)+)")
 
 
@@ -217,28 +211,6 @@ def _inline(prompt: str) -> dict[str, Any]:
     """A prompt with flags behind it, such as ``--ctrl_img file.png``."""
     flags = {name: value.strip().strip('"') for name, value in _INLINE.findall(prompt)}
     return {"prompt": _INLINE.sub("", prompt), **flags}
-
-
-def _set_prompts(source: Source, items: Sequence[Mapping[str, Any]], to: Conversion) -> None:
-    def option(item: Mapping[str, Any], key: str) -> str:
-        return source.check(f"sample.samples ({key})", item.get(key) or "", text)
-
-    word = to.values.get("dataset.trigger_word", "")
-    prompts = [option(each, "prompt").replace("[trigger]", word) for each in items]
-    controls = [[option(each, key) for key in _CONTROLS if each.get(key)] for each in items]
-    own: list[dict[str, Any]] = [{} for _ in items]
-    for place, each in enumerate(items):
-        for key, value in each.items():
-            setting, read = _OF_PROMPT.get(key, ("", text))
-            path = f"sample.samples[{place}].{key}"
-            if setting and value is not None:
-                own[place][setting] = source.check(f"sample.samples ({key})", value, read)
-                to.tell("preview.prompts", path, value)
-            elif key not in ("prompt", *_CONTROLS):
-                to.lack(path, value, "All previews share it here.")
-    set_prompts(to, prompts, own, ("sample.prompts", prompts))
-    if any(controls):
-        to.say("preview.controls", controls, "sample.samples (ctrl_img)", controls)
 
 
 def _set_slider(source: Source, to: Conversion) -> None:

@@ -14,10 +14,10 @@ from typing import Any
 from .documents import script_of
 from .optimizers import set_optimizer, set_schedule
 from .program import Given, other_script
-from .readers import UnfitError, number, text, texts, whole
+from .readers import number, text, texts, whole
 from .rules import Conversion, Source, Table
 from .tables import read_tables
-from .vocabulary import NO_PREVIEW, NOT_HERE, set_prompts, share_or_keep
+from .vocabulary import NOT_HERE, set_previews
 
 Values = Mapping[str, Any]
 Datasets = tuple[str, Values] | None
@@ -211,34 +211,9 @@ def set_steps(source: Source, to: Conversion) -> None:
 
 
 _FLAG = re.compile(r"\s--(?=[a-z]+\s)")
-_SETTINGS = {
-    "w": ("width", whole),
-    "h": ("height", whole),
-    "s": ("steps", whole),
-    "d": ("seed", whole),
-    "g": ("guidance", number),
-    "l": ("guidance", number),
-    "n": ("negative_prompt", text),
-    "f": ("frames", whole),
-}
-_LISTED = {
-    "width": "w",
-    "height": "h",
-    "sample_steps": "s",
-    "seed": "d",
-    "negative_prompt": "n",
-    "scale": "l",
-    "guidance_scale": "g",
-    "frame_count": "f",
-}
-"""Names of a list of prompts to the flags of a line."""
-_CONTROL = "ci"
-
-Prompt = tuple[str, Mapping[str, str], Sequence[str]]
-"""The text of a preview, its flags, and its control images."""
 
 
-def set_previews(
+def set_samples(
     files: Given, source: Source, to: Conversion, size: int, steps: int, guidance: float
 ) -> None:
     """Say what previews are made of, where the file of prompts can be read.
@@ -250,32 +225,27 @@ def set_previews(
     key = "sample_prompts"
     if not source.has(key):
         return
-    prompts = _prompts_of(files, name := source.read(key, text))
-    if prompts is None:
+    samples = _samples_of(files, name := source.read(key, text))
+    if samples is None:
         to.lack(key, name, "It is not here: write its prompts into preview.prompts.")
         return
-    if not prompts:
+    if not samples:
         to.off(key, name, "The file has no prompts.")
         return
-    own: list[dict[str, Any]] = [{} for _ in prompts]
-    for flag in dict.fromkeys(flag for _, flags, _ in prompts for flag in flags):
-        _set_flag(flag, [flags.get(flag) for _, flags, _ in prompts], own, to)
+    set_previews(source, to, samples, key)
     usual = {"width": size, "height": size, "steps": steps, "guidance": guidance}
     for setting, value in usual.items():
         if f"preview.{setting}" not in to.values:
             to.say(f"preview.{setting}", value, f"{key} ({setting})", value, stated=False)
-    set_prompts(to, [words for words, _, _ in prompts], own, (key, name))
-    if any(controls := [images for _, _, images in prompts]):
-        to.say("preview.controls", controls, f"{key} (--{_CONTROL})", controls)
 
 
-def _prompts_of(files: Given, name: str) -> list[Prompt] | None:
-    """The prompts of a file; None where it cannot be read."""
+def _samples_of(files: Given, name: str) -> list[Values] | None:
+    """The prompts of a file, with what stands beside them; None where it cannot be read."""
     if not name.endswith((".toml", ".json")):
         lines = files.lines(name)
         if lines is None:
             return None
-        return [_read(line) for line in lines if line.strip() and not line.startswith("#")]
+        return [_sample(line) for line in lines if line.strip() and not line.startswith("#")]
     found = files.find(name)
     if found is None:
         return None
@@ -283,37 +253,17 @@ def _prompts_of(files: Given, name: str) -> list[Prompt] | None:
     shared = dict(shared) if isinstance(shared, Mapping) else {}
     items = found.values.get("list", shared.pop("subset", []))
     return [
-        _read(each) if isinstance(each, str) else _listed({**shared, **each})
+        _sample(each) if isinstance(each, str) else {**shared, **each}
         for each in (items if isinstance(items, list) else [])
         if isinstance(each, str | Mapping)
     ]
 
 
-def _listed(item: Values) -> Prompt:
-    flags = {_LISTED.get(key, key): str(item[key]) for key in item if key != "prompt"}
-    return str(item.get("prompt", "")), flags, []
-
-
-def _set_flag(flag: str, values: list[Any], own: list[dict[str, Any]], to: Conversion) -> None:
-    value, key = next(each for each in values if each is not None), f"sample_prompts (--{flag})"
-    if flag not in _SETTINGS:
-        to.lack(key, value, NO_PREVIEW)
-        return
-    setting, read = _SETTINGS[flag]
-    try:
-        found = [None if each is None else read(each) for each in values]
-    except UnfitError as error:
-        to.lack(key, value, f"It is not {error}.")
-        return
-    if setting == "frames":
-        near = "" if len(set(found)) == 1 else "All previews have one length."
-        to.say("preview.frames", read(value), key, value, near)
-    else:
-        share_or_keep(to, setting, found, key, own)
-
-
-def _read(line: str) -> Prompt:
+def _sample(line: str) -> Values:
+    """A prompt with flags behind it; those of control images may stand several times."""
     first, *rest = _FLAG.split(line.strip())
     pairs = [each.strip().partition(" ") for each in rest]
-    flags = {name: value.strip() for name, _, value in pairs if name != _CONTROL}
-    return first.strip(), flags, [value.strip() for name, _, value in pairs if name == _CONTROL]
+    flags: dict[str, Any] = {name: value.strip() for name, _, value in pairs}
+    if "ci" in flags:
+        flags["ci"] = [value.strip() for name, _, value in pairs if name == "ci"]
+    return {"prompt": first.strip(), **flags}

@@ -21,7 +21,7 @@ from .kohya import (
     read_parts,
     script_word,
     set_adapter,
-    set_previews,
+    set_samples,
     set_steps,
     without_sections,
 )
@@ -89,7 +89,7 @@ def _convert(files: Given, to: Conversion) -> None:
         _set_base(files, source, script, to)
         set_adapter(source, to, _KINDS)
         set_steps(source, to)
-        set_previews(files, source, to, 256, 20, _GUIDANCE.get(script, 1.0))
+        set_samples(files, source, to, 256, 20, _GUIDANCE.get(script, 1.0))
     else:
         say_family_of_datasets(files, to, "dit")
     if datasets is not None:

@@ -17,10 +17,10 @@ from ..errors import InputError
 from .folders import Folder, set_folders
 from .optimizers import set_optimizer, set_schedule
 from .program import Given, Program, has, set_family
-from .readers import Read, UnfitError, containing, flag, mappings, number, sides, text, whole
+from .readers import UnfitError, containing, flag, mappings, number, sides, text, whole
 from .rules import Conversion, Source, name_of
 from .tables import read_tables
-from .vocabulary import NOT_HERE, ONE_SIZE, set_samples, set_sizes, set_text_encoder
+from .vocabulary import NOT_HERE, OF_SAMPLES, ONE_SIZE, set_previews, set_sizes, set_text_encoder
 
 _NAME = "OneTrainer"
 _TABLES = read_tables("one_trainer")
@@ -28,12 +28,6 @@ _USUAL = {"LION_8BIT": {"beta2": 0.999}, "CAME": {"weight_decay": 0.01}}
 """Numbers of optimizers that are others than their libraries'."""
 _WAVES = "There the rate rises again as it has fallen; here it falls from its highest each time."
 _ROLES = {"STANDARD": "train", "VALIDATION": "validation", "PRIOR_PREDICTION": "regularization"}
-_OF_SAMPLES: Mapping[str, tuple[str, Read]] = {
-    **{each: (each, whole) for each in ("width", "height", "seed")},
-    "negative_prompt": ("negative_prompt", text),
-    "diffusion_steps": ("steps", whole),
-    "cfg_scale": ("guidance", number),
-}
 
 
 def _convert(files: Given, to: Conversion) -> None:
@@ -286,9 +280,9 @@ def _set_samples(files: Given, source: Source, to: Conversion) -> None:
         one = Source(files.name, each, _TABLES["samples"], f"samples[{place}].")
         if one.read("enabled", flag, True):
             one.apply(to)
-            kept.append({k: v for k, v in each.items() if k in ("prompt", *_OF_SAMPLES)})
+            kept.append({k: v for k, v in each.items() if k in OF_SAMPLES})
     if kept:
-        set_samples(source, to, kept, _OF_SAMPLES, "samples")
+        set_previews(source, to, kept, "samples")
 
 
 PROGRAM = Program(

@@ -21,7 +21,7 @@ from .kohya import (
     read_parts,
     script_word,
     set_adapter,
-    set_previews,
+    set_samples,
     set_steps,
     without_sections,
 )
@@ -141,7 +141,7 @@ def _convert(files: Given, to: Conversion) -> None:
         set_steps(source, to)
         _set_text_encoder(source, to)
         _set_noise(source, script, to)
-        set_previews(files, source, to, *_PREVIEWS[source.facts["@model"]])
+        set_samples(files, source, to, *_PREVIEWS[source.facts["@model"]])
     else:
         say_family_of_datasets(files, to, "pretrained_model_name_or_path")
     if datasets is not None:

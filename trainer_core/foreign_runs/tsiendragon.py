@@ -14,10 +14,10 @@ from ..config.patterns import pattern_mistake
 from ..errors import ConfigError
 from .optimizers import set_optimizer, set_schedule
 from .program import Given, Program, has, set_family
-from .readers import UnfitError, ending, mappings, number, pixels, side_of, text, texts, whole
+from .readers import UnfitError, ending, mappings, number, pixels, side_of, text, whole
 from .rules import Conversion, Source
 from .tables import read_tables
-from .vocabulary import ONE_SIZE, set_list_of_images, set_samples, set_sizes
+from .vocabulary import ONE_SIZE, set_list_of_images, set_previews, set_sizes
 
 _NAME = "qwen-image-finetune"
 _TABLES = read_tables("tsiendragon")
@@ -39,7 +39,8 @@ def _convert(files: Given, to: Conversion) -> None:
     _set_rates(source, to)
     _set_dataset(source, to)
     if previews:
-        _set_previews(source, to)
+        key, most = "validation.samples", source.read("validation.max_samples", whole, 4)
+        set_previews(source, to, source.read(key, mappings)[: max(most, 0)], key)
     else:
         source.off(to, "validation.samples", why="Nothing is validated there.")
 
@@ -124,23 +125,6 @@ def _all_sides(value: Any) -> list[int]:
     if not isinstance(value, list):
         raise UnfitError("a list of numbers of pixels")
     return [side_of(pixels(each), 1) for each in value]
-
-
-_OF_PREVIEWS = {
-    **{each: (each, whole) for each in ("width", "height")},
-    "guidance_scale": ("guidance", number),
-    "num_inference_steps": ("steps", whole),
-    "negative_prompt": ("negative_prompt", text),
-}
-
-
-def _set_previews(source: Source, to: Conversion) -> None:
-    key, most = "validation.samples", source.read("validation.max_samples", whole, 4)
-    kept = source.read(key, mappings, [])[: max(most, 0)]
-    set_samples(source, to, kept, _OF_PREVIEWS, key, skipped=["images"])
-    controls = [source.check(key, each.get("images") or [], texts) for each in kept]
-    if any(controls):
-        to.say("preview.controls", controls, f"{key} (images)", controls)
 
 
 PROGRAM = Program(

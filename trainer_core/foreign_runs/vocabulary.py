@@ -10,7 +10,7 @@ from ..config.preview import prompt_line
 from ..families.registry import FAMILIES, get_family
 from .optimizers import Said
 from .program import Given
-from .readers import Read, number, text
+from .readers import Read, UnfitError, number, text, texts, whole
 from .rules import Conversion, Source
 
 NOT_HERE = "It is not here: give it behind the other file, with a second --from."
@@ -66,73 +66,71 @@ def set_text_encoder(to: Conversion, source: Source, train: str, rate: str, near
             source.say(to, f"{section}.rank", rank, train)
 
 
-def set_prompts(
-    to: Conversion, prompts: Sequence[str], own: Sequence[Mapping[str, Any]], entry: Said
+_OF_PREVIEWS: Mapping[str, tuple[Read, Sequence[str]]] = {
+    "width": (whole, ("w", "width")),
+    "height": (whole, ("h", "height")),
+    "seed": (whole, ("d", "seed")),
+    "steps": (whole, ("s", "steps", "sample_steps", "diffusion_steps", "num_inference_steps")),
+    "guidance": (number, ("l", "g", "cfg", "cfg_scale", "guidance_scale", "scale")),
+    "negative_prompt": (text, ("n", "neg", "negative_prompt")),
+    "frames": (whole, ("f", "frame_count")),
+}
+"""Our settings of the section ``preview``, to a reader and what samples call them."""
+_SETTINGS = {name: setting for setting, (_, names) in _OF_PREVIEWS.items() for name in names}
+_CONTROLS = ("ci", "images", "ctrl_img", "ctrl_img_1", "ctrl_img_2", "ctrl_img_3")
+OF_SAMPLES = {"prompt", *_CONTROLS, *_SETTINGS}
+"""What samples say that previews have."""
+
+
+def set_previews(
+    source: Source, to: Conversion, samples: Sequence[Mapping[str, Any]], place: str
 ) -> None:
-    """Say what previews are made of.
+    """Say what previews are made of: what all share, and the rest behind each prompt.
 
     Args:
-        own: What each says beside its text, which stands behind it.
-        entry: The key of the prompts, and what it says.
-    """
-    lines = [prompt_line(each, row) for each, row in zip(prompts, own, strict=True)]
-    to.say("preview.prompts", lines, *entry)
-
-
-def share_or_keep(
-    to: Conversion, setting: str, values: Sequence[Any], key: str, own: list[dict[str, Any]]
-) -> None:
-    """Set what previews share, and keep what they do not behind their prompts.
-
-    Args:
-        setting: Of the section ``preview``.
-        values: Of each preview; None where one says nothing.
-    """
-    first = next(each for each in values if each is not None)
-    # Seeds count up by themselves.
-    if len(set(values)) == 1 and (setting != "seed" or len(values) == 1):
-        to.say(f"preview.{setting}", first, key, first)
-        return
-    for row, value in zip(own, values, strict=True):
-        row |= {setting: value} if value is not None else {}
-    to.tell("preview.prompts", key, first)
-
-
-def set_samples(
-    source: Source,
-    to: Conversion,
-    samples: Sequence[Mapping[str, Any]],
-    settings: Mapping[str, tuple[str, Read]],
-    place: str,
-    skipped: Sequence[str] = (),
-) -> None:
-    """Say what previews are made of, from a list of names with values.
-
-    Args:
-        settings: Names that previews have, to ours of the section ``preview`` and a reader.
+        samples: Prompts with what stands beside them.
         place: What the list is called there.
-        skipped: Names that say something else.
     """
-
-    def read(sample: Mapping[str, Any], name: str, reader: Read) -> Any:
-        value = sample.get(name)
-        return None if value is None else source.check(f"{place} ({name})", value, reader)
-
-    prompts = [read(each, "prompt", text) or "" for each in samples]
+    prompts = [source.check(place, each.get("prompt") or "", text) for each in samples]
     own: list[dict[str, Any]] = [{} for _ in samples]
     for name in dict.fromkeys(name for each in samples for name in each):
-        key = f"{place} ({name})"
-        if name in settings:
-            setting, reader = settings[name]
-            values = [read(each, name, reader) for each in samples]
-            if any(each is not None for each in values):
-                share_or_keep(to, setting, values, key, own)
-        elif name not in ("prompt", *skipped):
-            to.lack(key, next(each[name] for each in samples if name in each), NO_PREVIEW)
-    set_prompts(to, prompts, own, (f"{place} (prompt)", prompts))
+        key, values = f"{place} ({name})", [each.get(name) for each in samples]
+        first = next((each for each in values if each is not None), None)
+        if name in _SETTINGS and first is not None:
+            _set_option(to, _SETTINGS[name], values, key, own)
+        elif name not in OF_SAMPLES:
+            to.lack(key, first, "Previews have no such setting here.")
+    lines = [prompt_line(each, row) for each, row in zip(prompts, own, strict=True)]
+    to.say("preview.prompts", lines, f"{place} (prompt)", prompts)
+    controls = [_controls_of(source, each, place) for each in samples]
+    if any(controls):
+        to.say("preview.controls", controls, f"{place} (control images)", controls)
 
 
-NO_PREVIEW = "Previews have no such setting here."
+def _controls_of(source: Source, sample: Mapping[str, Any], place: str) -> list[str]:
+    named = [sample[name] for name in _CONTROLS if sample.get(name)]
+    return [path for each in named for path in source.check(place, each, texts)]
+
+
+def _set_option(
+    to: Conversion, setting: str, values: Sequence[Any], key: str, own: list[dict[str, Any]]
+) -> None:
+    """Set what previews share, and keep what they do not for the line of each prompt."""
+    read, _ = _OF_PREVIEWS[setting]
+    try:
+        found = [None if each is None else read(each) for each in values]
+    except UnfitError as error:
+        to.lack(key, values, f"It is not {error}.")
+        return
+    first = next(each for each in found if each is not None)
+    shared = len(set(found)) == 1
+    # Seeds count up by themselves.
+    if setting == "frames" or (shared and (setting != "seed" or len(found) == 1)):
+        to.say(f"preview.{setting}", first, key, first, "" if shared else "All have one length.")
+        return
+    for row, value in zip(own, found, strict=True):
+        row |= {setting: value} if value is not None else {}
+    to.tell("preview.prompts", key, first)
 
 
 def set_image_folder(source: Source, to: Conversion, key: str, *controls: str) -> None:

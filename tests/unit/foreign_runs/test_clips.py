@@ -128,7 +128,7 @@ def test_previews_have_the_length_of_the_prompts(tmp_path, second, outcome):
     command = parse_document("run.sh", f"{WAN} --sample_prompts {prompts}")
     run = read_foreign([command], beside=Beside("run.sh"), in_graph=True)
     assert (run.values["preview.frames"], run.values["preview.width"]) == (81, 64)
-    assert told(run)["sample_prompts (--f)"] == outcome
+    assert told(run)["sample_prompts (f)"] == outcome
 
 
 def test_single_frames_of_clips_are_no_clips():

@@ -76,7 +76,7 @@ def test_files_that_a_file_names_are_read_where_they_may(tmp_path):
     assert run.values["dataset.path"] == "/data/cats"
     assert run.values["preview.prompts"] == ["a cat --h 512 --s 12 --n bad", "a dog"]
     assert (run.values["preview.width"], run.values["preview.every"]) == (640, 25)
-    assert "sample_prompts (--x)" in {note.key for note in run.outcome("lacking")}
+    assert "sample_prompts (x)" in {note.key for note in run.outcome("lacking")}
     alone = read_foreign([given])
     assert "dataset.path" not in alone.values
     lost = {note.key for note in alone.outcome("lacking")}

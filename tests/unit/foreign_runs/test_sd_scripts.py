@@ -59,4 +59,4 @@ def test_prompts_of_samples_are_read_in_each_form(name, text, tmp_path):
     assert (run.values["preview.width"], run.values["preview.every"]) == (640, 5)
     usual = {name: run.values[f"preview.{name}"] for name in ("height", "guidance")}
     assert usual == {"height": 512, "guidance": 3.5}
-    assert "sample_prompts (--ss)" in {note.key for note in run.outcome("lacking")}
+    assert "sample_prompts (ss)" in {note.key for note in run.outcome("lacking")}

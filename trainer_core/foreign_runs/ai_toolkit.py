@@ -82,7 +82,7 @@ def _convert(files: Given, to: Conversion) -> None:
         for each in prompts:
             if isinstance(each.get("prompt"), str):
                 each["prompt"] = each["prompt"].replace("[trigger]", word)
-        set_previews(source, to, prompts, "sample.samples")
+        set_previews(source, to, prompts, "sample.samples", _OF_SAMPLES)
     if source.facts["@slider"] == "yes":
         to.tell("dataset.slider", "type", source.values["type"])
         _set_slider(source, to)
@@ -204,6 +204,10 @@ def _set_rates(source: Source, to: Conversion) -> None:
         to.lack(*least, "Here it is a share of the learning rate, which is 0.")
 
 
+_OF_SAMPLES = (
+    *("w", "width", "h", "height", "d", "seed", "s", "steps", "sample_steps", "l", "cfg", "n"),
+    *("guidance_scale", "neg", "ctrl_img", "ctrl_img_1", "ctrl_img_2", "ctrl_img_3"),
+)
 _INLINE = re.compile(r"\s--([a-z_0-9]+)\s+(\"[^\"]*\"|(?:(?!\s--).)+)")
 
 

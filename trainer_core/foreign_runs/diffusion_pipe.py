@@ -57,7 +57,7 @@ def _convert(files: Given, to: Conversion) -> None:
     else:
         source = Source(run.name, run.values, _TABLES[""])
         named = source.read("dataset", text, "")
-        datasets = datasets or (files.find(named) if named else None)
+        datasets = datasets or files.find(named)
         folders = _directories(datasets.values) if datasets else []
         if not folders:
             to.lack("dataset", named, NOT_HERE)

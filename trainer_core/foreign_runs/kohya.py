@@ -87,7 +87,7 @@ def read_parts(
             own = _read_command(words, to)
             named = own.get("config_file")
             named = f"{named.removesuffix('.toml')}.toml" if isinstance(named, str) else ""
-            found = files.find(named) if named else None
+            found = files.find(named)
             if named and found is None and len(files.documents) == 1:
                 to.lack("config_file", own["config_file"], NOT_HERE)
             arguments |= {**(without_sections(found.values) if found else {}), **own}
@@ -210,6 +210,10 @@ def set_steps(source: Source, to: Conversion) -> None:
     to.say(setting, kept or 10_000, key, shown, stated=bool(kept))
 
 
+_OF_SAMPLES = (
+    *("w", "h", "s", "d", "g", "l", "n", "f", "ci", "width", "height", "sample_steps", "seed"),
+    *("negative_prompt", "scale", "guidance_scale", "frame_count"),
+)
 _FLAG = re.compile(r"\s--(?=[a-z]+\s)")
 
 
@@ -232,7 +236,7 @@ def set_samples(
     if not samples:
         to.off(key, name, "The file has no prompts.")
         return
-    set_previews(source, to, samples, key)
+    set_previews(source, to, samples, key, _OF_SAMPLES)
     usual = {"width": size, "height": size, "steps": steps, "guidance": guidance}
     for setting, value in usual.items():
         if f"preview.{setting}" not in to.values:

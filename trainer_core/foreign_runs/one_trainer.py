@@ -20,13 +20,14 @@ from .program import Given, Program, has, set_family
 from .readers import UnfitError, containing, flag, mappings, number, sides, text, whole
 from .rules import Conversion, Source, name_of
 from .tables import read_tables
-from .vocabulary import NOT_HERE, OF_SAMPLES, ONE_SIZE, set_previews, set_sizes, set_text_encoder
+from .vocabulary import NOT_HERE, ONE_SIZE, set_previews, set_sizes, set_text_encoder
 
 _NAME = "OneTrainer"
 _TABLES = read_tables("one_trainer")
 _USUAL = {"LION_8BIT": {"beta2": 0.999}, "CAME": {"weight_decay": 0.01}}
 """Numbers of optimizers that are others than their libraries'."""
 _WAVES = "There the rate rises again as it has fallen; here it falls from its highest each time."
+_OF_SAMPLES = ("width", "height", "seed", "negative_prompt", "diffusion_steps", "cfg_scale")
 _ROLES = {"STANDARD": "train", "VALIDATION": "validation", "PRIOR_PREDICTION": "regularization"}
 
 
@@ -280,9 +281,9 @@ def _set_samples(files: Given, source: Source, to: Conversion) -> None:
         one = Source(files.name, each, _TABLES["samples"], f"samples[{place}].")
         if one.read("enabled", flag, True):
             one.apply(to)
-            kept.append({k: v for k, v in each.items() if k in OF_SAMPLES})
+            kept.append({k: v for k, v in each.items() if k in ("prompt", *_OF_SAMPLES)})
     if kept:
-        set_previews(source, to, kept, "samples")
+        set_previews(source, to, kept, "samples", _OF_SAMPLES)
 
 
 PROGRAM = Program(

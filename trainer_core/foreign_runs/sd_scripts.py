@@ -26,7 +26,7 @@ from .kohya import (
     without_sections,
 )
 from .program import Given, Program, set_family
-from .readers import UnfitError, flag, mapping, mappings, number, numbers, text, whole
+from .readers import UnfitError, mapping, mappings, number, numbers, text, whole
 from .rules import Conversion, Lacks, Maps, Note, Source, Table, Together
 from .tables import read_tables
 from .vocabulary import say_family_of_datasets
@@ -91,11 +91,6 @@ _PREVIEWS = {
 """Scripts to the size, the steps and the guidance of a preview that says nothing of them."""
 _KINDS = {"lora": "lora", "locon": "lora", "loha": "loha", "lokr": "lokr", "diag-oft": "oft"}
 _MOST_RANK = 4096
-_OF_UNET = {
-    **dict.fromkeys(("attn-mlp", "unet-transformer-only", "full-lin"), "default"),
-    "full": "convolutions",
-    "attn-only": "attention",
-}
 _BLOCKS = {
     "train_double_block_indices": "transformer_blocks",
     "train_single_block_indices": "single_transformer_blocks",
@@ -169,7 +164,10 @@ def _read_by(script: str, arguments: Mapping[str, Any], to: Conversion) -> dict[
 
 def _facts(script: str, arguments: Mapping[str, Any]) -> dict[str, str]:
     chroma = script == "flux" and arguments.get("model_type") == "chroma"
+    network = arguments.get("network_args")
+    rank = network.get("conv_dim") if isinstance(network, Mapping) else None
     return {
+        "@same": "yes" if str(rank) == str(arguments.get("network_dim", 4)) else "no",
         "@script": script,
         "@model": "chroma" if chroma else script,
         "@weighs": "yes" if script == "anima" else "no",
@@ -193,31 +191,8 @@ def _set_adapter(source: Source, script: str, to: Conversion) -> None:
         source.say(to, "adapter.full_matrix", True, "network_dim", rank, near)
     else:
         source.say(to, "adapter.rank", rank, "network_dim")
-    if to.values.get("adapter.dora"):
-        axis = "output" if source.read("network_args.wd_on_output", flag, True) else "input"
-        source.say(to, "adapter.dora_axis", axis, "network_args.wd_on_output")
-    if script in _STABLE:
-        _set_layers_of_unet(source, to)
-    elif script == "flux":
+    if script == "flux":
         _set_layers_of_flux(source, to)
-
-
-def _set_layers_of_unet(source: Source, to: Conversion) -> None:
-    """Say which layers of a UNet are adapted: with convolutions, or without."""
-    lycoris = source.read("network_module", text, "").startswith("lycoris")
-    key, preset = "network_args.preset", source.read("network_args.preset", text, "full")
-    if lycoris and preset in _OF_UNET:
-        source.say(to, "adapter.targets", _OF_UNET[preset], key, preset)
-    elif lycoris:
-        to.lack(source.name(key), preset, "adapter.targets takes a preset or patterns of names.")
-    key = "network_args.conv_dim"
-    if source.has(key):
-        rank = source.read(key, whole)
-        same = rank == source.read("network_dim", whole, 4)
-        near = "" if same else "Convolutions have adapter.rank, too."
-        targets = to.values.get("adapter.targets", "convolutions")
-        if (lycoris or rank > 0) and targets == "convolutions":
-            source.say(to, "adapter.targets", "convolutions", key, rank, near)
 
 
 def _set_layers_of_flux(source: Source, to: Conversion) -> None:

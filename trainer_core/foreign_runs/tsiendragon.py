@@ -23,6 +23,9 @@ _NAME = "qwen-image-finetune"
 _TABLES = read_tables("tsiendragon")
 _REFERENCE = re.compile(r"\$\{([\w.]+)\}")
 _LONGEST = 4096
+_OF_SAMPLES = (
+    *("width", "height", "guidance_scale", "num_inference_steps", "negative_prompt", "images"),
+)
 
 
 def _convert(files: Given, to: Conversion) -> None:
@@ -40,7 +43,7 @@ def _convert(files: Given, to: Conversion) -> None:
     _set_dataset(source, to)
     if previews:
         key, most = "validation.samples", source.read("validation.max_samples", whole, 4)
-        set_previews(source, to, source.read(key, mappings)[: max(most, 0)], key)
+        set_previews(source, to, source.read(key, mappings)[: max(most, 0)], key, _OF_SAMPLES)
     else:
         source.off(to, "validation.samples", why="Nothing is validated there.")
 

@@ -78,38 +78,40 @@ _OF_PREVIEWS: Mapping[str, tuple[Read, Sequence[str]]] = {
 """Our settings of the section ``preview``, to a reader and what samples call them."""
 _SETTINGS = {name: setting for setting, (_, names) in _OF_PREVIEWS.items() for name in names}
 _CONTROLS = ("ci", "images", "ctrl_img", "ctrl_img_1", "ctrl_img_2", "ctrl_img_3")
-OF_SAMPLES = {"prompt", *_CONTROLS, *_SETTINGS}
-"""What samples say that previews have."""
 
 
 def set_previews(
-    source: Source, to: Conversion, samples: Sequence[Mapping[str, Any]], place: str
+    source: Source,
+    to: Conversion,
+    samples: Sequence[Mapping[str, Any]],
+    place: str,
+    names: Sequence[str],
 ) -> None:
     """Say what previews are made of: what all share, and the rest behind each prompt.
 
     Args:
         samples: Prompts with what stands beside them.
         place: What the list is called there.
+        names: What the program reads of a sample beside its prompt.
     """
     prompts = [source.check(place, each.get("prompt") or "", text) for each in samples]
     own: list[dict[str, Any]] = [{} for _ in samples]
     for name in dict.fromkeys(name for each in samples for name in each):
         key, values = f"{place} ({name})", [each.get(name) for each in samples]
         first = next((each for each in values if each is not None), None)
-        if name in _SETTINGS and first is not None:
+        if name in _SETTINGS and name in names and first is not None:
             _set_option(to, _SETTINGS[name], values, key, own)
-        elif name not in OF_SAMPLES:
+        elif name not in ("prompt", *names):
             to.lack(key, first, "Previews have no such setting here.")
     lines = [prompt_line(each, row) for each, row in zip(prompts, own, strict=True)]
     to.say("preview.prompts", lines, f"{place} (prompt)", prompts)
-    controls = [_controls_of(source, each, place) for each in samples]
+    keys = [each for each in _CONTROLS if each in names]
+    controls = [
+        [path for key in keys if each.get(key) for path in source.check(place, each[key], texts)]
+        for each in samples
+    ]
     if any(controls):
         to.say("preview.controls", controls, f"{place} (control images)", controls)
-
-
-def _controls_of(source: Source, sample: Mapping[str, Any], place: str) -> list[str]:
-    named = [sample[name] for name in _CONTROLS if sample.get(name)]
-    return [path for each in named for path in source.check(place, each, texts)]
 
 
 def _set_option(

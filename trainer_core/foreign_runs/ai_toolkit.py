@@ -15,7 +15,7 @@ from typing import Any
 from ..config.memory import RECOVERABLE
 from ..errors import ConfigError
 from .folders import Folder, set_folders
-from .optimizers import FINDS_ITS_RATE, NO_SCHEDULE, Said, set_optimizer, set_schedule
+from .optimizers import FINDS_ITS_RATE, set_optimizer
 from .program import Given, Program, has, set_family, trains_clips
 from .readers import (
     BASE_FORMATS,
@@ -27,7 +27,7 @@ from .readers import (
     texts,
     whole,
 )
-from .rules import Conversion, Source, leaves, name_of
+from .rules import Cases, Conversion, Source, leaves, name_of
 from .tables import read_tables
 from .vocabulary import set_image_folder, set_previews, set_sizes, set_text_encoder
 
@@ -122,9 +122,10 @@ def _facts(
 
 def _known(source: Source) -> str:
     """Whether a schedule of that name is here: known, unknown, or none."""
-    name = source.read("train.lr_scheduler", text, "constant")
-    trial = set_schedule(source, Conversion(), "train.lr_scheduler")
-    return "none" if name in _NO_SCHEDULES else "known" if trial else "unknown"
+    name, row = source.word("train.lr_scheduler"), source.table.row("train.lr_scheduler")
+    cases = row.cases if isinstance(row, Cases) else ()
+    known = any(str(name).lower() in each.words and not each.why for each in cases)
+    return "none" if name in ("linear", "step") else "known" if known else "unknown"
 
 
 def _set_model(files: Given, source: Source, to: Conversion) -> None:
@@ -181,27 +182,12 @@ def _set_rates(source: Source, to: Conversion) -> None:
         source.off(to, "train.lr", why="train.unet_lr wins over it.")
     near = "Of several text encoders CLIP-L alone is trained here."
     set_text_encoder(to, source, "train.train_text_encoder", "train.text_encoder_lr", near)
-    if source.facts["@schedule"] == "none":
-        to.lack("train.lr_scheduler", source.values["train.lr_scheduler"], NO_SCHEDULE)
-        return
-    section = "train.lr_scheduler_params"
-
-    def entry(name: str, usual: float | None = None) -> Said | None:
-        value = source.read(f"{section}.{name}", number, usual)
-        return None if value is None else (f"{section}.{name}", value)
-
-    least = entry("eta_min")
-    ours = set_schedule(
-        source,
-        to,
-        "train.lr_scheduler",
-        # torch's cosine with restarts is given the whole run as its first round.
-        cycles=entry("num_cycles", 1),
-        power=entry("power"),
-        min_ratio=(least[0], least[1] / rate) if least and rate else None,
-    )
-    if least and least[1] and not rate and ours not in ("", "constant"):
-        to.lack(*least, "Here it is a share of the learning rate, which is 0.")
+    key, name = "train.lr_scheduler_params.eta_min", to.values.get("training.schedule.name")
+    least = source.read(key, number, 0.0)
+    if least and rate and name not in (None, "constant"):
+        to.say("training.schedule.min_ratio", least / rate, key, least)
+    elif least and not rate and name not in (None, "constant"):
+        to.lack(key, least, "Here it is a share of the learning rate, which is 0.")
 
 
 _OF_SAMPLES = (

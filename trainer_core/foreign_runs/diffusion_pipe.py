@@ -11,7 +11,7 @@ from typing import Any
 
 from ..errors import ConfigError
 from .folders import Folder, set_folders
-from .optimizers import set_optimizer, set_schedule
+from .optimizers import set_optimizer
 from .program import Given, Program, has, set_family, trains_clips
 from .readers import mappings, number, numbers, side_of, sides, text, whole, word_of
 from .rules import Conversion, Source
@@ -69,7 +69,6 @@ def _convert(files: Given, to: Conversion) -> None:
         _set_steps(source, to)
         kind = source.read("optimizer.type", text, "") or "none"
         set_optimizer(source, to, "optimizer.type", "optimizer", word=kind)
-        set_schedule(source, to, "lr_scheduler")
         mode = source.read("video_clip_mode", text, mode)
     if datasets is not None and _directories(datasets.values):
         _read_dataset(datasets.name, datasets.values, to, mode if trains_clips(files, to) else "")

@@ -8,7 +8,7 @@ attention, with a rank as its alpha, on noise levels that are all alike.
 from __future__ import annotations
 
 from ..errors import ConfigError
-from .optimizers import set_optimizer, set_schedule
+from .optimizers import set_optimizer
 from .program import Given, Program, has, set_family
 from .rules import Conversion, Source
 from .tables import read_tables
@@ -34,7 +34,6 @@ def _convert(files: Given, to: Conversion) -> None:
     # That program hands the others to AdamW in 32 bits alone.
     numbers |= {} if eight else {"weight_decay": "adam_weight_decay", "eps": "adam_epsilon"}
     set_optimizer(source, to, "adam8bit", numbers, word="adam8bit" if eight else "adamw")
-    set_schedule(source, to, "lr_scheduler")
     set_image_folder(source, to, "data_config.img_dir", key)
 
 

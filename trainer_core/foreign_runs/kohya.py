@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from .documents import script_of
-from .optimizers import set_optimizer, set_schedule
+from .optimizers import set_optimizer
 from .program import Given, other_script
 from .readers import number, text, texts, whole
 from .rules import Conversion, Source, Table
@@ -187,22 +187,8 @@ def set_adapter(source: Source, to: Conversion, kinds: Mapping[str, str]) -> str
 
 
 def set_steps(source: Source, to: Conversion) -> None:
-    """Set the optimizer with its numbers, the schedule, and how many checkpoints are kept."""
+    """Set the optimizer with its numbers, and how many checkpoints are kept."""
     set_optimizer(source, to, "optimizer_type", "optimizer_args")
-    name = source.read("lr_scheduler", text, "constant").lower()
-    least = source.read("lr_scheduler_min_lr_ratio", number, 0.01 if name == "rex" else 0.0)
-    decay = source.read("lr_decay_steps", number, 0.0)
-    set_schedule(
-        source,
-        to,
-        "lr_scheduler",
-        cycles=("lr_scheduler_num_cycles", source.read("lr_scheduler_num_cycles", whole, 1)),
-        power=("lr_scheduler_power", source.read("lr_scheduler_power", number, 1.0)),
-        min_ratio=("lr_scheduler_min_lr_ratio", least),
-        decay_share=("lr_decay_steps", decay) if 0 < decay <= 1 else None,
-    )
-    if source.has("lr_decay_steps") and not 0 < decay <= 1:
-        to.lack("lr_decay_steps", decay, "Set training.schedule.decay_share to a share.")
     every, last = (source.read(f"save_{name}_n_steps", whole, 0) for name in ("every", "last"))
     kept = max(1, last // every) if source.has("save_last_n_steps") and every > 0 else 0
     shown = source.values.get("save_last_n_steps") if kept else "all"

@@ -15,7 +15,7 @@ from typing import Any
 from ..config.patterns import pattern_mistake
 from ..errors import InputError
 from .folders import Folder, set_folders
-from .optimizers import set_optimizer, set_schedule
+from .optimizers import set_optimizer
 from .program import Given, Program, has, set_family
 from .readers import UnfitError, containing, flag, mappings, number, sides, text, whole
 from .rules import Conversion, Source, name_of
@@ -26,7 +26,6 @@ _NAME = "OneTrainer"
 _TABLES = read_tables("one_trainer")
 _USUAL = {"LION_8BIT": {"beta2": 0.999}, "CAME": {"weight_decay": 0.01}}
 """Numbers of optimizers that are others than their libraries'."""
-_WAVES = "There the rate rises again as it has fallen; here it falls from its highest each time."
 _OF_SAMPLES = ("width", "height", "seed", "negative_prompt", "diffusion_steps", "cfg_scale")
 _ROLES = {"STANDARD": "train", "VALIDATION": "validation", "PRIOR_PREDICTION": "regularization"}
 
@@ -85,22 +84,12 @@ def _set_targets(source: Source, to: Conversion) -> None:
 
 
 def _set_rates(source: Source, to: Conversion) -> None:
-    """Set optimizer, schedule and warm-up."""
+    """Set optimizer and warm-up."""
     # Older files have an optimizer's name alone.
     key = "optimizer" if source.has("optimizer") else "optimizer.optimizer"
     name = source.read(key, text, "") or "ADAMW"
     paged = "Paged" if source.values.get("optimizer.is_paged") and name.endswith("_8BIT") else ""
     set_optimizer(source, to, key, "optimizer", word=paged + name, defaults=_USUAL.get(name))
-    name = source.read("learning_rate_scheduler", text, "CONSTANT")
-    least, cycles = "learning_rate_min_factor", "learning_rate_cycles"
-    set_schedule(
-        source,
-        to,
-        "learning_rate_scheduler",
-        cycles=(cycles, source.read(cycles, number, 1.0)),
-        min_ratio=(least, source.read(least, number, 0.0)),
-        near=_WAVES if name == "COSINE_WITH_RESTARTS" else "",
-    )
     key = "learning_rate_warmup_steps"
     warmup = source.read(key, number, 200.0)
     accumulated = max(source.read("gradient_accumulation_steps", whole, 1), 1)

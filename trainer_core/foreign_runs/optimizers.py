@@ -1,4 +1,4 @@
-"""Optimizers and schedules of other programs, and what they are here."""
+"""Optimizers of other programs, and what they are here."""
 
 from __future__ import annotations
 
@@ -137,64 +137,3 @@ def _entries(source: Source, to: Conversion, keys: Mapping[str, str]) -> dict[st
             found = [source.check(key, each, number) for each in both]
             entries |= {f"beta{at}": (source.name(key), each) for at, each in enumerate(found, 1)}
     return entries
-
-
-_SCHEDULES = {
-    "constant": "constant",
-    "constant_with_warmup": "constant",
-    "linear": "linear",
-    "cosine": "cosine",
-    "cosine_annealing": "cosine",
-    "cosine_with_restarts": "cosine_restarts",
-    "cosine_with_hard_restarts": "cosine_restarts",
-    "cosine_with_min_lr": "cosine",
-    "polynomial": "polynomial",
-    "warmup_stable_decay": "warmup_stable_decay",
-    "rex": "rex",
-    "one_cycle": "one_cycle",
-}
-_REX = "There the rate stays high for longer: (1 - p) / (1 - 0.9 p), here the paper's half of p."
-NO_SCHEDULE = "There is no such schedule here; the learning rate stays constant."
-
-
-def set_schedule(
-    source: Source,
-    to: Conversion,
-    key: str,
-    *,
-    cycles: Said | None = None,
-    power: Said | None = None,
-    min_ratio: Said | None = None,
-    decay_share: Said | None = None,
-    near: str = "",
-) -> str:
-    """Say which schedule, and those of its numbers that mean something with it.
-
-    Args:
-        key: Of its name, as Diffusers or Transformers call it.
-        cycles: How often it restarts.
-        min_ratio: Last learning rate over the highest.
-        decay_share: Share of the run in which warmup_stable_decay falls.
-        near: How the schedule of that name differs there.
-
-    Returns:
-        Its name here; empty for one that there is not.
-    """
-    word = source.read(key, text, "constant")
-    ours = _SCHEDULES.get(word.lower(), "")
-    if not ours:
-        to.lack(source.name(key), word, NO_SCHEDULE)
-        return ours
-    if ours == "cosine_restarts" and (cycles is None or cycles[1] <= 1):
-        ours, cycles = "cosine", None
-    section = "training.schedule"
-    source.say(to, f"{section}.name", ours, key, word, _REX if ours == "rex" else near)
-    for name, entry, used in (
-        ("cycles", cycles and (cycles[0], int(cycles[1])), ours == "cosine_restarts"),
-        ("power", power, ours == "polynomial"),
-        ("decay_share", decay_share, ours == "warmup_stable_decay"),
-        ("min_ratio", min_ratio, ours != "constant" and min_ratio and min_ratio[1]),
-    ):
-        if entry is not None and used:
-            source.say(to, f"{section}.{name}", entry[1], entry[0])
-    return ours

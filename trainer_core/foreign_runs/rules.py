@@ -54,6 +54,8 @@ class Condition:
 
 def _same(value: Any, word: str) -> bool:
     found = str(value).strip().lower()
+    if word[0] in "<>" and NUMBER.fullmatch(found):
+        return float(found) < float(word[1:]) if word[0] == "<" else float(found) > float(word[1:])
     if NUMBER.fullmatch(word) and NUMBER.fullmatch(found):
         return float(word) == float(found)
     return fnmatchcase(found, word.lower())

@@ -6,13 +6,14 @@
     first > second -> our.setting reader      the first that is there counts
     key -- Why there is none. | values that ask for nothing
     key & the settings that a function of the program sets
+    use part name=key                  rows of ``shared.txt``
     key = default
       * word other: our.setting=value; our.other=value ~ How it differs.
       * word if condition: our.setting
       * *: our.setting=value -- Why there is none; ours stands in its place.
 
-``if key``, ``if no key``, ``if key is a b`` and ``if key not a b``, joined by ``and``, stand behind
-the keys of a row; ``/`` begins a key outside the section, ``@`` what the program's functions know.
+``if key``, ``if no key``, ``if key is a >1`` and ``if key not a b``, joined by ``and``, stand
+behind the keys; ``/`` begins a key outside the section, ``@`` what the program's functions know.
 Readers are those of `READERS`; ``on:fp8`` sets fp8 where a switch is on, ``epochs`` counts them.
 Behind ``|``, ``any`` is what a switch says, and ``every`` whatever is said. What begins with four
 blanks goes on with the line above.
@@ -52,7 +53,7 @@ def read_tables(program: str) -> dict[str, Table]:
     sections: dict[str, set[str]] = {}
     place = section = ""
     shared: list[Condition] = []
-    lines = list(_joined(read_text(FOLDER / f"{program}.txt", _refused)))
+    lines = [part for line in _lines_of(program) for part in _taken_over(line)]
     for at, line in enumerate(lines):
         if line.startswith("["):
             named, _, held = line[1:-1].partition(" if ")
@@ -67,6 +68,29 @@ def read_tables(program: str) -> dict[str, Table]:
         keys = [key for row in table for key in row.keys]
         sections[place] = {key[:at] for key in keys for at, sign in enumerate(key) if sign == "."}
     return {place: Table(table, sections[place]) for place, table in rows.items()}
+
+
+def _lines_of(program: str) -> Iterator[str]:
+    return _joined(read_text(FOLDER / f"{program}.txt", _refused))
+
+
+def _taken_over(line: str) -> list[str]:
+    """The lines of a part of ``shared.txt`` that a table uses, with its own keys; or the line."""
+    if not line.startswith("use "):
+        return [line]
+    _, name, *words = _VALUE.findall(line)
+    keys = dict(word.split("=", 1) for word in words)
+    _, _, part = "\n".join(_lines_of("shared")).partition(f"[{name}]\n")
+    found = part.partition("\n[")[0].format_map(_Keys(keys)).splitlines()
+    return [each.rstrip() for each in found if _MISSING not in each]
+
+
+_MISSING = "{}"
+
+
+class _Keys(dict[str, str]):
+    def __missing__(self, key: str) -> str:
+        return _MISSING
 
 
 def _refused(reason: str) -> TrainerError:

@@ -12,9 +12,9 @@ from typing import Any
 
 from ..config.patterns import pattern_mistake
 from ..errors import ConfigError
-from .optimizers import set_optimizer, set_schedule
+from .optimizers import set_optimizer
 from .program import Given, Program, has, set_family
-from .readers import UnfitError, ending, mappings, number, pixels, side_of, text, whole
+from .readers import UnfitError, ending, mappings, pixels, side_of, text, whole
 from .rules import Conversion, Source
 from .tables import read_tables
 from .vocabulary import ONE_SIZE, set_list_of_images, set_previews, set_sizes
@@ -39,7 +39,8 @@ def _convert(files: Given, to: Conversion) -> None:
     key = "trainer" if source.has("trainer") else "train.trainer"
     _set_targets(source, to)
     set_family(to, files, _NAME, key, source.read(key, text, "QwenImageEdit"))
-    _set_rates(source, to)
+    word = source.read("optimizer.class_path", text, "torch.optim.AdamW")
+    set_optimizer(source, to, "optimizer.class_path", "optimizer.init_args", word=word)
     _set_dataset(source, to)
     if previews:
         key, most = "validation.samples", source.read("validation.max_samples", whole, 4)
@@ -87,19 +88,6 @@ def _set_targets(source: Source, to: Conversion) -> None:
     else:
         ours = [targets] if isinstance(targets, str) else source.check(key, targets, ending)
         source.say(to, "adapter.targets", ours, key, targets)
-
-
-def _set_rates(source: Source, to: Conversion) -> None:
-    word = source.read("optimizer.class_path", text, "torch.optim.AdamW")
-    set_optimizer(source, to, "optimizer.class_path", "optimizer.init_args", word=word)
-    cycles, power = "lr_scheduler.num_cycles", "lr_scheduler.power"
-    set_schedule(
-        source,
-        to,
-        "lr_scheduler.scheduler_type",
-        cycles=(cycles, source.read(cycles, number, 0.5)),
-        power=(power, source.read(power, number, 1.0)),
-    )
 
 
 def _set_dataset(source: Source, to: Conversion) -> None:

@@ -26,7 +26,7 @@ Datasets = tuple[str, Values] | None
 BOTH = read_tables("kohya")[""]
 TRAIN = "train_network.py"
 SCRIPT = "the script"
-"""Stands for the script's name among the arguments; none of them has a name of two words."""
+"""What messages call the script's name."""
 LISTED = ("network_args", "optimizer_args")
 """Arguments that are lists of ``name=value``."""
 _SEVERAL = (*LISTED, "lr_scheduler_args", "base_weights", "base_weights_multiplier")
@@ -69,22 +69,24 @@ def arguments_of(table: Table) -> set[str]:
 
 def read_parts(
     files: Given, to: Conversion, scripts: Sequence[str], is_dataset: Callable[[Values], bool]
-) -> tuple[dict[str, Any], Datasets]:
+) -> tuple[str, dict[str, Any], Datasets]:
     """Collect the arguments of a training, from a command and the file it names, and its datasets.
+
+    The script's name comes first, without what all have; empty where no command names one.
 
     Args:
         to: Gets notes on what is not here.
         scripts: Of the program; a command that starts another one is refused.
         is_dataset: Test of a file for datasets.
     """
-    arguments: dict[str, Any] = {}
+    script, arguments = "", dict[str, Any]()
     datasets: Datasets = None
     for document in files.documents:
         if document.format == "command":
             words = document.values["command"]
             if script_of(words).lower() not in scripts:
                 raise other_script(document.name, words, scripts)
-            own = _read_command(words, to)
+            script, own = _read_command(words, to)
             named = own.get("config_file")
             named = f"{named.removesuffix('.toml')}.toml" if isinstance(named, str) else ""
             found = files.find(named)
@@ -105,7 +107,7 @@ def read_parts(
             datasets = found.name, found.values
         else:
             to.lack("dataset_config", named, NOT_HERE)
-    return arguments, datasets
+    return script, arguments, datasets
 
 
 def _pairs(argument: str, items: Sequence[str], to: Conversion) -> Iterator[tuple[str, str]]:
@@ -118,11 +120,11 @@ def _pairs(argument: str, items: Sequence[str], to: Conversion) -> Iterator[tupl
             to.unknown(f"{argument} {each}", "")
 
 
-def _read_command(words: Sequence[str], to: Conversion) -> dict[str, Any]:
-    """The arguments behind the script; those of accelerate in front of it are noted."""
+def _read_command(words: Sequence[str], to: Conversion) -> tuple[str, dict[str, Any]]:
+    """The script, and the arguments behind it; those of accelerate in front of it are noted."""
     place = next(at for at, word in enumerate(words) if script_of([word]))
     script = script_of(words).lower().removesuffix(TRAIN).rstrip("_")
-    arguments: dict[str, Any] = {SCRIPT: script or "sd"}
+    arguments: dict[str, Any] = {}
     for name, value in _flags(words[:place], to):
         if name == "mixed_precision":
             arguments[name] = value
@@ -130,7 +132,7 @@ def _read_command(words: Sequence[str], to: Conversion) -> dict[str, Any]:
             to.off(f"accelerate --{name}", value, "accelerate launch sets it here, too.")
         else:
             to.unknown(f"accelerate --{name}", value)
-    return {**arguments, **dict(_flags(words[place + 1 :], to))}
+    return script or "sd", {**arguments, **dict(_flags(words[place + 1 :], to))}
 
 
 def _flags(words: Sequence[str], to: Conversion) -> Iterator[tuple[str, Any]]:

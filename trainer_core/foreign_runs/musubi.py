@@ -78,9 +78,8 @@ def _is_training(values: Mapping[str, Any]) -> bool:
 
 def _convert(files: Given, to: Conversion) -> None:
     scripts = _scripts() + (_OF_VIDEOS if files.in_graph else [])
-    arguments, datasets = read_parts(files, to, scripts, _has_datasets)
-    if arguments:
-        script = arguments.pop(SCRIPT, "")
+    script, arguments, datasets = read_parts(files, to, scripts, _has_datasets)
+    if script or arguments:
         cut = arguments.get("timestep_sampling") == "uniform"
         cut = cut or str(arguments.get("preserve_distribution_shape")).lower() == "true"
         facts = {"@weighs": "yes", "@cut": "yes" if cut else "no"}

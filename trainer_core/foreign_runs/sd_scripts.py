@@ -116,8 +116,8 @@ def is_of_sd_scripts(values: Mapping[str, Any]) -> bool:
 
 
 def _convert(files: Given, to: Conversion) -> None:
-    arguments, datasets = read_parts(files, to, _scripts(), _has_subsets)
-    script = _script_of(arguments)
+    named, arguments, datasets = read_parts(files, to, _scripts(), _has_subsets)
+    script = named or _script_of(arguments)
     source = Source(
         files.name,
         _read_by(script, arguments, to),
@@ -126,12 +126,12 @@ def _convert(files: Given, to: Conversion) -> None:
         defaults=_DEFAULTS.get(script),
         listed=LISTED,
     )
-    if arguments:
+    if named or arguments:
         for key, name in (("use_8bit_adam", "AdamW8bit"), ("use_lion_optimizer", "Lion")):
             if source.on(key) and not source.values.get("optimizer_type"):
                 source.values["optimizer_type"] = name
         source.apply(to)
-        _set_base(files, source, arguments, to)
+        _set_base(files, source, named, to)
         _set_adapter(source, script, to)
         set_steps(source, to)
         _set_text_encoder(source, to)
@@ -147,11 +147,11 @@ def _convert(files: Given, to: Conversion) -> None:
 
 
 def _script_of(arguments: Mapping[str, Any]) -> str:
-    """The script, or what else tells the architecture; a file of arguments does not name one."""
+    """The script that a file of arguments is for, which does not name it."""
     module = str(arguments.get("network_module"))
     named = (each.rstrip("_") for each in _SCRIPTS if each and module.endswith(each.rstrip("_")))
     by_key = (script for key, script in _TELLS.items() if arguments.get(key) is not None)
-    return arguments.get(SCRIPT) or next(named, next(by_key, "sd"))
+    return next(named, next(by_key, "sd"))
 
 
 def _read_by(script: str, arguments: Mapping[str, Any], to: Conversion) -> dict[str, Any]:
@@ -159,7 +159,7 @@ def _read_by(script: str, arguments: Mapping[str, Any], to: Conversion) -> dict[
     unread = [key for key in _UNREAD[script] if arguments.get(key) is not None]
     for key in unread:
         to.off(key, arguments[key], "This script does not read it.")
-    return {k: each for k, each in arguments.items() if k not in (*unread, SCRIPT)}
+    return {k: each for k, each in arguments.items() if k not in unread}
 
 
 def _facts(script: str, arguments: Mapping[str, Any]) -> dict[str, str]:
@@ -175,10 +175,10 @@ def _facts(script: str, arguments: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def _set_base(files: Given, source: Source, arguments: Mapping[str, Any], to: Conversion) -> None:
+def _set_base(files: Given, source: Source, script_named: str, to: Conversion) -> None:
     script = source.facts["@script"]
     word = TRAIN if script == "sd" else f"{script}_{TRAIN}"
-    named = word if SCRIPT in arguments else f"not named, and by its arguments {word}"
+    named = word if script_named else f"not named, and by its arguments {word}"
     word += " --model_type chroma" if source.facts["@model"] == "chroma" else ""
     set_family(to, files, _NAME, SCRIPT, word, named)
 

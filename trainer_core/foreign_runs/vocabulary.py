@@ -76,7 +76,6 @@ _OF_PREVIEWS: Mapping[str, tuple[Read, Sequence[str]]] = {
     "frames": (whole, ("f", "frame_count")),
 }
 """Our settings of the section ``preview``, to a reader and what samples call them."""
-_SETTINGS = {name: setting for setting, (_, names) in _OF_PREVIEWS.items() for name in names}
 _CONTROLS = ("ci", "images", "ctrl_img", "ctrl_img_1", "ctrl_img_2", "ctrl_img_3")
 
 
@@ -94,17 +93,21 @@ def set_previews(
         place: What the list is called there.
         names: What the program reads of a sample beside its prompt.
     """
-    prompts = [source.check(place, each.get("prompt") or "", text) for each in samples]
+    key = f"{place} (prompt)"
+    prompts = [source.check(key, each.get("prompt") or "", text) for each in samples]
     own: list[dict[str, Any]] = [{} for _ in samples]
+    for setting, (_, words) in _OF_PREVIEWS.items():
+        known = [each for each in words if each in names]
+        values = [next((e[n] for n in known if e.get(n) is not None), None) for e in samples]
+        stated = [n for n in known if any(each.get(n) is not None for each in samples)]
+        if stated:
+            _set_option(to, setting, values, f"{place} ({', '.join(stated)})", own)
     for name in dict.fromkeys(name for each in samples for name in each):
-        key, values = f"{place} ({name})", [each.get(name) for each in samples]
-        first = next((each for each in values if each is not None), None)
-        if name in _SETTINGS and name in names and first is not None:
-            _set_option(to, _SETTINGS[name], values, key, own)
-        elif name not in ("prompt", *names):
-            to.lack(key, first, "Previews have no such setting here.")
+        if name not in ("prompt", *names):
+            value = next(each[name] for each in samples if name in each)
+            to.lack(f"{place} ({name})", value, "Previews have no such setting here.")
     lines = [prompt_line(each, row) for each, row in zip(prompts, own, strict=True)]
-    to.say("preview.prompts", lines, f"{place} (prompt)", prompts)
+    to.say("preview.prompts", lines, key, prompts)
     keys = [each for each in _CONTROLS if each in names]
     controls = [
         [path for key in keys if each.get(key) for path in source.check(place, each[key], texts)]

@@ -41,8 +41,6 @@ _OLDER_MODELS = {
 """Keys that said the architecture before ``arch`` did, to its word."""
 _SLIDERS = ("slider", "concept_slider")
 _TRAINERS = {"sd_trainer", "ui_trainer", "diffusion_trainer", *_SLIDERS}
-_NO_SCHEDULES = ("step", "linear")
-"""Schedules by those names that are others than ours."""
 
 
 def _convert(files: Given, to: Conversion) -> None:
@@ -72,8 +70,7 @@ def _convert(files: Given, to: Conversion) -> None:
     datasets = source.read("datasets", mappings, [])
     prompts = [_inline(each) for each in source.read("sample.prompts", texts, [])]
     prompts += [dict(each) for each in source.read("sample.samples", mappings, [])]
-    source.facts = {key: "yes" if on else "no" for key, on in _facts(source, datasets, prompts)}
-    source.facts["@schedule"] = _known(source)
+    source.facts = _facts(source, datasets, prompts)
     source.apply(to)
     _set_model(files, source, to)
     _set_rates(source, to)
@@ -83,7 +80,7 @@ def _convert(files: Given, to: Conversion) -> None:
             if isinstance(each.get("prompt"), str):
                 each["prompt"] = each["prompt"].replace("[trigger]", word)
         set_previews(source, to, prompts, "sample.samples", _OF_SAMPLES)
-    if source.facts["@slider"] == "yes":
+    if source.facts["@slider"]:
         to.tell("dataset.slider", "type", source.values["type"])
         _set_slider(source, to)
         _without_images(source, datasets, to)
@@ -110,14 +107,15 @@ def _require_adapter(source: Source, process: Mapping[str, Any]) -> None:
 
 def _facts(
     source: Source, datasets: Sequence[Mapping[str, Any]], prompts: Sequence[Any]
-) -> list[tuple[str, object]]:
+) -> dict[str, Any]:
     lokr = source.read("network.type", text, "lora").lower() == "lokr"
-    return [
-        ("@full", lokr and source.read("network.lokr_full_rank", flag, True)),
-        ("@slider", source.values.get("type") in _SLIDERS),
-        ("@previews", prompts and not source.on("train.disable_sampling")),
-        ("@regularized", any(each.get("is_reg") for each in datasets)),
-    ]
+    return {
+        "@full": lokr and source.read("network.lokr_full_rank", flag, True),
+        "@slider": source.values.get("type") in _SLIDERS,
+        "@previews": bool(prompts) and not source.on("train.disable_sampling"),
+        "@regularized": any(each.get("is_reg") for each in datasets),
+        "@schedule": _known(source),
+    }
 
 
 def _known(source: Source) -> str:
@@ -131,7 +129,7 @@ def _known(source: Source) -> str:
 def _set_model(files: Given, source: Source, to: Conversion) -> None:
     """Set base, alpha, what is laid on the base, and how it is kept in memory."""
     rank = float(to.values.get("adapter.rank", 4))
-    if source.facts["@full"] == "no":
+    if not source.facts["@full"]:
         key = "linear_alpha" if source.has("network.linear_alpha") else "alpha"
         alpha = source.read(f"network.{key}", number, 1.0) or rank
         source.say(to, "adapter.alpha", alpha, f"network.{key}")
@@ -298,7 +296,7 @@ def _set_datasets(
             each.on("auto_frame_count") or each.read("num_frames", whole, 1) > 1
         )
         masks = each.on("alpha_mask") or each.has("mask_path")
-        each.facts = {"@clips": "yes" if clips else "no", "@masks": "yes" if masks else "no"}
+        each.facts = {"@clips": clips, "@masks": masks}
         folders.append(_folder(each, weight, word))
     set_folders(to, folders)
 

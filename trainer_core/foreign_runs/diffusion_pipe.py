@@ -128,7 +128,7 @@ def _read_dataset(name: str, values: Mapping[str, Any], to: Conversion, mode: st
     top.apply(to)
     folders: list[Folder] = []
     for place, each in enumerate(top.read("directory", mappings, [])):
-        facts = {"@clips": "yes" if mode else "no"}
+        facts = {"@clips": bool(mode)}
         prefix = f"directory[{place}]."
         folders.append(_folder(Source(name, {**shared, **each}, table, prefix, facts=facts), mode))
     set_folders(to, folders)

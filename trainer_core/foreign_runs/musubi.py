@@ -82,7 +82,7 @@ def _convert(files: Given, to: Conversion) -> None:
     if script or arguments:
         cut = arguments.get("timestep_sampling") == "uniform"
         cut = cut or str(arguments.get("preserve_distribution_shape")).lower() == "true"
-        facts = {"@weighs": "yes", "@cut": "yes" if cut else "no"}
+        facts = {"@weighs": True, "@cut": cut}
         source = Source(files.name, arguments, _TABLES[""], facts=facts, listed=LISTED)
         source.apply(to)
         _set_base(files, source, script, to)
@@ -120,7 +120,7 @@ def _read_datasets(name: str, values: Mapping[str, Any], to: Conversion, *, clip
     for place, each in enumerate(top.read("datasets", mappings, [])):
         # What names images is a dataset of images there.
         moving = clips and bool(each.keys() & {*_CLIPS}) and not each.keys() & {*_IMAGES}
-        facts = {"@clips": "yes" if moving else "no"}
+        facts = {"@clips": moving}
         prefix = f"datasets[{place}]."
         source = Source(name, {**shared, **each}, _TABLES["datasets"], prefix, facts=facts)
         folders.append(_folder(source, to, clips=moving))

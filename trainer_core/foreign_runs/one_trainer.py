@@ -220,7 +220,7 @@ def _folder(source: Source, prompts: Sequence[str], *, masks: bool) -> Folder:
         masks: Whether masks are read.
     """
     to = Conversion()
-    source.facts = {"@prompts": "yes" if prompts else "no", "@masks": "yes" if masks else "no"}
+    source.facts = {"@prompts": bool(prompts), "@masks": masks}
     source.apply(to)
     path = source.read("path", text, "")
     if path:

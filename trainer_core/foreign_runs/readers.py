@@ -172,7 +172,6 @@ READERS: Mapping[str, Read] = {
     "flag": flag,
     "number": number,
     "text": text,
-    "texts": texts,
     "whole": whole,
     "sides": sides,
     "side": lambda value: side_of(pixels(value), 1),

@@ -428,7 +428,7 @@ class Source:
         table: Table,
         prefix: str = "",
         *,
-        facts: Mapping[str, str] | None = None,
+        facts: Mapping[str, Any] | None = None,
         defaults: Mapping[str, Any] | None = None,
         listed: Sequence[str] = (),
     ) -> None:

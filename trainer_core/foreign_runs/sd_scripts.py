@@ -162,16 +162,16 @@ def _read_by(script: str, arguments: Mapping[str, Any], to: Conversion) -> dict[
     return {k: each for k, each in arguments.items() if k not in unread}
 
 
-def _facts(script: str, arguments: Mapping[str, Any]) -> dict[str, str]:
+def _facts(script: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     chroma = script == "flux" and arguments.get("model_type") == "chroma"
     network = arguments.get("network_args")
     rank = network.get("conv_dim") if isinstance(network, Mapping) else None
     return {
-        "@same": "yes" if str(rank) == str(arguments.get("network_dim", 4)) else "no",
+        "@same": str(rank) == str(arguments.get("network_dim", 4)),
         "@script": script,
         "@model": "chroma" if chroma else script,
-        "@weighs": "yes" if script == "anima" else "no",
-        "@cut": "yes" if script in _STABLE else "no",
+        "@weighs": script == "anima",
+        "@cut": script in _STABLE,
     }
 
 

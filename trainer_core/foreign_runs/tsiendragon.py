@@ -34,7 +34,7 @@ def _convert(files: Given, to: Conversion) -> None:
     previews = source.on("validation.enabled") and source.values.get("validation.samples")
     paths = str(source.values.get("data.init_args.dataset_path", ".csv"))
     folder = not paths.strip("[]'").endswith(".csv")
-    source.facts = {"@previews": "yes" if previews else "no", "@folder": "yes" if folder else "no"}
+    source.facts = {"@previews": bool(previews), "@folder": folder}
     source.apply(to)
     key = "trainer" if source.has("trainer") else "train.trainer"
     _set_targets(source, to)

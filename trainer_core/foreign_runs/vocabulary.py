@@ -15,19 +15,6 @@ from .rules import Conversion, Source
 
 NOT_HERE = "It is not here: give it behind the other file, with a second --from."
 ONE_SIZE = "There one size is chosen for each image, here it is trained at all."
-EIGHT_ORDERS = "Another order in each of 8 epochs; there in each step."
-LIKE_UNIFORM = 1.81
-"""Standard deviation of a logistic variable, which the logit of a uniform sigma is: pi / sqrt 3."""
-AS_LOGIT = (
-    "The uniform density, moved by the base's own shift; a normal logit of the same spread is the "
-    "nearest."
-)
-
-
-def set_base_shift_of_uniform(source: Source, to: Conversion, key: str) -> None:
-    """Say the nearest to a uniform density that the base's own scheduler moves."""
-    for setting, value in (("density", "shifted"), ("std", LIKE_UNIFORM)):
-        source.say(to, f"training.sigma.{setting}", value, key, source.word(key), AS_LOGIT)
 
 
 def say_family_of_datasets(files: Given, to: Conversion, key: str) -> None:

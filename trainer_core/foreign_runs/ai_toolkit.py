@@ -128,10 +128,10 @@ def _known(source: Source) -> str:
 
 def _set_model(files: Given, source: Source, to: Conversion) -> None:
     """Set base, alpha, what is laid on the base, and how it is kept in memory."""
-    rank = float(to.values.get("adapter.rank", 4))
     if not source.facts["@full"]:
+        rank = source.read("network.rank", whole) or source.read("network.linear", whole, 4)
         key = "linear_alpha" if source.has("network.linear_alpha") else "alpha"
-        alpha = source.read(f"network.{key}", number, 1.0) or rank
+        alpha = source.read(f"network.{key}", number, 1.0) or float(rank)
         source.say(to, "adapter.alpha", alpha, f"network.{key}")
         if key == "linear_alpha":
             source.off(to, "network.alpha", why="network.linear_alpha wins over it.")

@@ -13,7 +13,18 @@ from ..errors import ConfigError
 from .folders import Folder, set_folders
 from .optimizers import set_optimizer
 from .program import Given, Program, has, set_family, trains_clips
-from .readers import mappings, number, numbers, side_of, sides, text, whole, word_of
+from .readers import (
+    UnfitError,
+    list_of,
+    mappings,
+    number,
+    numbers,
+    side_of,
+    sides,
+    text,
+    whole,
+    word_of,
+)
 from .rules import Conversion, Source
 from .tables import read_tables
 from .vocabulary import (
@@ -137,7 +148,7 @@ def _read_dataset(name: str, values: Mapping[str, Any], to: Conversion, mode: st
 def _folder(source: Source, mode: str) -> Folder:
     to = Conversion()
     source.apply(to)
-    buckets = source.read("size_buckets", lambda value: [numbers(each) for each in value], [])
+    buckets = source.read("size_buckets", list_of(_bucket), [])
     _set_size(source, to, buckets)
     if mode:
         found = [each[-1] for each in buckets] or source.read("frame_buckets", numbers, [1.0])
@@ -173,20 +184,34 @@ def _set_size(source: Source, to: Conversion, buckets: list[list[float]]) -> Non
         stated, shapes = key, [each[0] / each[1] for each in buckets]
     else:
         key, (stated, shapes) = "resolutions", _shapes(source)
-        areas = source.read(key, lambda value: [sides(each) for each in value], [])
+        areas = source.read(key, list_of(sides), [])
     set_sizes(source, to, key, areas, ONE_SIZE if buckets else "")
     widest = max((max(each, 1 / each) for each in shapes if each > 0), default=1.0)
     near = "" if stated == "enable_ar_bucket" else "Shapes up to it are divided more finely here."
     source.say(to, "dataset.max_aspect_ratio", widest, stated, source.values.get(stated), near)
 
 
+def _bucket(value: Any) -> list[float]:
+    found = numbers(value)
+    if len(found) != 3 or min(found) <= 0:
+        raise UnfitError("[width, height, frames]")
+    return found
+
+
+def _ratio(value: Any) -> float:
+    """Width over height, which may stand as both."""
+    found = [*numbers(value), 1.0][:2]
+    if min(found) <= 0:
+        raise UnfitError("a ratio, or [width, height]")
+    return found[0] / found[1]
+
+
 def _shapes(source: Source) -> tuple[str, list[float]]:
     """The key that says the shapes of buckets, and these as width over height."""
     if not source.on("enable_ar_bucket"):
         return "enable_ar_bucket", [1.0]
-    if listed := source.values.get("ar_buckets") or []:
-        pairs = [numbers(e) if isinstance(e, list) else [number(e), 1.0] for e in listed]
-        return "ar_buckets", [first / second for first, second in pairs]
+    if shapes := source.read("ar_buckets", list_of(_ratio), []):
+        return "ar_buckets", shapes
     return "max_ar", [source.read(name, number, 1.0) for name in ("min_ar", "max_ar")]
 
 

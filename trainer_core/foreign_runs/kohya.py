@@ -14,7 +14,7 @@ from typing import Any
 from .documents import script_of
 from .optimizers import set_optimizer
 from .program import Given, other_script
-from .readers import number, text, texts, whole
+from .readers import numbers, text, texts, whole
 from .rules import Conversion, Source, Table
 from .tables import read_tables
 from .vocabulary import NOT_HERE, set_previews
@@ -178,7 +178,7 @@ def set_adapter(source: Source, to: Conversion, kinds: Mapping[str, str]) -> str
     if kind == "lokr" and "adapter.factor" not in to.values:
         to.say("adapter.factor", -1, "network_args (factor)", -1, stated=False)
     if weights := source.read("base_weights", texts, []):
-        strengths = source.read("base_weights_multiplier", lambda v: [number(x) for x in v], [])
+        strengths = source.read("base_weights_multiplier", numbers, [])
         strengths += [1.0] * (len(weights) - len(strengths))
         pairs = zip(weights, strengths, strict=False)
         adapters = [{"path": path, "strength": strength} for path, strength in pairs]

@@ -83,6 +83,17 @@ def mappings(value: Any) -> list[Mapping[str, Any]]:
     raise UnfitError("a list of names with values")
 
 
+def list_of(read: Read) -> Read:
+    """A reader of lists, by that of their items."""
+
+    def read_each(value: Any) -> list[Any]:
+        if not isinstance(value, list):
+            raise UnfitError("a list")
+        return [read(each) for each in value]
+
+    return read_each
+
+
 def switch(on: Any, off: Any = ABSENT) -> Read:
     """A reader of true and false as values of ours."""
     return lambda value: on if flag(value) else off

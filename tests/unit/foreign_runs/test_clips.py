@@ -256,6 +256,8 @@ def test_sizes_of_buckets_of_diffusion_pipe(tmp_path):
     own = [run.values[f"dataset.{key}"] for key in ("resolution", "more_resolutions", "frames")]
     assert own == [78, [64], 65]
     assert run.values["dataset.max_aspect_ratio"] == 1.5
+    with pytest.raises(ConfigError, match="size_buckets is 100"):
+        diffusion_pipe(tmp_path, directories("a", head="size_buckets = 100\n"))
     images = diffusion_pipe(tmp_path, directories("a", head="resolutions = [64]\n"))
     assert "only images of it" in {n.key: n.why for n in images.notes}["directory[0].frame_buckets"]
 

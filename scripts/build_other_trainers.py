@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from trainer_core.foreign_runs.registry import PROGRAMS
-from trainer_core.foreign_runs.rules import Lacks, Maps, Rule
+from trainer_core.foreign_runs.rules import Cases, Lacks, Maps, Row, Table, Together
 
 PAGE = Path(__file__).parents[1] / "docs" / "tables" / "other-trainers.md"
 MARK = "<!-- The tables below are written by scripts/build_other_trainers.py. -->\n"
@@ -24,24 +24,42 @@ def _lines() -> Iterator[str]:
     for program in PROGRAMS:
         yield f"\n## {program.name}\n\nRead from its source at commit `{program.version}`."
         for place, table in program.tables.items():
-            if " if " in place:
-                continue  # Its keys stand in the table of the place, too.
             title = f"`{place}`" if place else "All keys"
             yield f"\n### {program.name}: {title}\n\n| key | here | |\n|---|---|---|"
             rows: dict[tuple[str, str], list[str]] = {}
-            for key, rule in sorted(table.items()):
-                rows.setdefault(_cells(rule), []).append(f"`{key}`")
+            for key, cells in sorted(_keys(table).items()):
+                rows.setdefault(cells, []).append(f"`{key}`")
             for (here, why), keys in rows.items():
                 yield f"| {', '.join(keys)} | {here} | {why} |"
     yield ""
 
 
-def _cells(rule: Rule) -> tuple[str, str]:
-    if isinstance(rule, Maps):
-        return f"`{rule.setting}`", rule.near
-    if isinstance(rule, Lacks):
-        return "-", rule.why
-    return f"with others: {rule.says}", ""
+def _keys(table: Table) -> dict[str, tuple[str, str]]:
+    """What becomes of each key, by all of its rows."""
+    found: dict[str, tuple[dict[str, None], dict[str, None]]] = {}
+    for row in table.rows:
+        for key in row.keys:
+            here, why = found.setdefault(key, ({}, {}))
+            settings, reasons = _says(row)
+            here |= dict.fromkeys(settings)
+            why |= dict.fromkeys(reasons)
+    return {
+        key: (", ".join(here) or "-", " / ".join(filter(None, why)))
+        for key, (here, why) in found.items()
+    }
+
+
+def _says(row: Row) -> tuple[list[str], list[str]]:
+    """The settings of a row, and what differs."""
+    if isinstance(row, Maps):
+        return [f"`{row.setting}`"], [row.near]
+    if isinstance(row, Lacks):
+        return [], [row.why]
+    if isinstance(row, Together):
+        return [f"with others: {row.says}"], []
+    assert isinstance(row, Cases)
+    settings = [f"`{name}`" for case in row.cases for name, _ in case.settings]
+    return settings, [each for case in row.cases for each in (case.near, case.why)]
 
 
 if __name__ == "__main__":

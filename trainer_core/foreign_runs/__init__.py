@@ -6,7 +6,8 @@ counterpart, or is not known.
 """
 
 from .documents import Document, open_document
-from .read import Beside, Epoch, ForeignRun, command_document, in_reading_order, read_foreign
+from .program import Beside
+from .read import Epoch, ForeignRun, command_document, in_reading_order, read_foreign
 
 __all__ = [
     "Beside",

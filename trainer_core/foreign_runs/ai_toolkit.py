@@ -1,8 +1,9 @@
 """Run files of ai-toolkit: a job with a list of processes, as YAML or JSON.
 
 Source: ostris/ai-toolkit at 27a03a91, ``toolkit/config_modules.py``,
-``jobs/process/BaseSDTrainProcess.py``, ``toolkit/optimizer.py``, ``toolkit/scheduler.py``,
-``toolkit/samplers/custom_flowmatch_sampler.py``.
+``jobs/process/BaseSDTrainProcess.py``, ``jobs/process/TrainSliderProcess.py``,
+``extensions_built_in/concept_slider``, ``toolkit/optimizer.py``, ``toolkit/scheduler.py``,
+``toolkit/samplers/custom_flowmatch_sampler.py``, ``toolkit/dataloader_mixins.py``.
 """
 
 from __future__ import annotations
@@ -13,63 +14,33 @@ from typing import Any
 
 from ..config.memory import RECOVERABLE
 from ..errors import ConfigError
-from .ai_toolkit_datasets import dataset_folder
-from .ai_toolkit_noise import set_loss, set_noise, set_preservation
-from .ai_toolkit_slider import SLIDERS, set_slider
-from .clips import has_clips, trains_clips
 from .folders import Folder, set_folders
-from .optimizers import FINDS_ITS_RATE, set_optimizer_by
-from .program import Given, Program, has, set_family
-from .rules import (
-    EVERY,
-    Conversion,
-    Lacks,
-    Maps,
-    Read,
-    Source,
-    Table,
-    Together,
+from .optimizers import FINDS_ITS_RATE, set_optimizer
+from .program import Given, Program, has, set_family, trains_clips
+from .readers import (
+    BASE_FORMATS,
     UnfitError,
     flag,
-    leaves,
-    mapping,
     mappings,
-    name_of,
     number,
     text,
     texts,
     whole,
-    word_of,
 )
-from .table_text import read_tables
-from .vocabulary import set_prompts, set_schedule, set_text_encoder
+from .rules import Cases, Conversion, Source, leaves, name_of
+from .tables import read_tables
+from .vocabulary import set_image_folder, set_previews, set_sizes, set_text_encoder
 
 _NAME = "ai-toolkit"
-_BASE_FORMAT = word_of(
-    {
-        **dict.fromkeys(("qfloat8", "float8", "float8_e4m3fn", "fp8"), "fp8"),
-        **dict.fromkeys(("qint8", "int8", "uint8", "uint7", "uint6", "convrot8"), "int8"),
-        **dict.fromkeys(("uint5", "qint4", "int4", "convrot4"), "nf4"),
-        "uint4": "uint4",
-        "uint3": "uint3",
-        "uint2": "uint3",
-    }
-)
-
+_TABLES = read_tables("ai_toolkit")
 _OLDER_MODELS = {
     "is_flux": "flux",
-    **{f"is_{name}": name for name in ("xl", "v3", "v2", "pixart", "pixart_sigma", "auraflow")},
     "is_lumina2": "lumina2",
+    **{f"is_{name}": name for name in ("xl", "v3", "v2", "pixart", "pixart_sigma", "auraflow")},
 }
 """Keys that said the architecture before ``arch`` did, to its word."""
-
-
-def _extension(value: Any) -> str:
-    found = text(value).strip()
-    return found if found.startswith(".") else f".{found}"
-
-
-_TABLES = read_tables("ai_toolkit", extension=_extension)
+_SLIDERS = ("slider", "concept_slider")
+_TRAINERS = {"sd_trainer", "ui_trainer", "diffusion_trainer", *_SLIDERS}
 
 
 def _convert(files: Given, to: Conversion) -> None:
@@ -82,233 +53,145 @@ def _convert(files: Given, to: Conversion) -> None:
             "one process at least, which trains",
             "Give the file that starts the training.",
         )
-    _outside(files, document, config, to)
-    for place, other in enumerate(processes[1:], 1):
-        to.lack(f"config.process[{place}]", other, "One run file is one training.")
-    process = Source(files.name, _named(files, processes[0]), _TABLES["config.process[0]"])
-    _require_adapter(process)
-    process.apply(to)
-
-    def part(name: str) -> Source:
-        values = process.read(name, mapping, {})
-        source = Source(files.name, values, _TABLES[name], f"{name}.")
-        source.apply(to)
-        return source
-
-    network, train = part("network"), part("train")
-    part("save")
-    _network(network, to)
-    _model(files, part("model"), to)
-    _optimizer(train, to)
-    near = "Of several text encoders CLIP-L alone is trained here."
-    set_text_encoder(to, train, "train_text_encoder", "text_encoder_lr", near)
-    set_noise(train, to)
-    set_loss(train, _TABLES["train.ema_config"], to)
-    set_preservation(train, to)
-    _sample(part("sample"), train, to)
-    if part("logging").read("use_wandb", flag, False):
-        to.say("metrics.trackers", ["tensorboard", "wandb"], "logging.use_wandb", True)
-    if set_slider(process, _TABLES["slider"], to):
-        _without_images(process, train, to)
-    else:
-        _datasets(files, process, train, to)
-
-
-def _named(files: Given, process: Any) -> Mapping[str, Any]:
-    if not isinstance(process, Mapping):
+    if not isinstance(processes[0], Mapping):
         raise ConfigError(
             f"{files.name}: config.process[0] is no section",
             "names with values, such as network and train",
             "Give the file that starts the training.",
         )
-    return process
+    source = Source(files.name, processes[0], _TABLES[""])
+    _require_adapter(source, processes[0])
+    Source(files.name, {**document, "meta": None}, _TABLES["file"]).apply(to)
+    for key, value in leaves("meta", document["meta"]) if document.get("meta") else ():
+        to.off(key, value, "Files say what they were made with by themselves.")
+    Source(files.name, config, _TABLES["config"], "config.").apply(to)
+    for place, other in enumerate(processes[1:], 1):
+        to.lack(f"config.process[{place}]", other, "One run file is one training.")
+    datasets = source.read("datasets", mappings, [])
+    prompts = [_inline(each) for each in source.read("sample.prompts", texts, [])]
+    prompts += [dict(each) for each in source.read("sample.samples", mappings, [])]
+    source.facts = _facts(source, datasets, prompts)
+    source.apply(to)
+    _set_model(files, source, to)
+    _set_rates(source, to)
+    if prompts:
+        word = to.values.get("dataset.trigger_word", "")
+        for each in prompts:
+            if isinstance(each.get("prompt"), str):
+                each["prompt"] = each["prompt"].replace("[trigger]", word)
+        set_previews(source, to, prompts, "sample.samples", _OF_SAMPLES)
+    if source.facts["@slider"]:
+        to.tell("dataset.slider", "type", source.values["type"])
+        _set_slider(source, to)
+        _without_images(source, datasets, to)
+    else:
+        _set_datasets(files, source, datasets, to)
 
 
-_TRAINERS = {"sd_trainer", "ui_trainer", "diffusion_trainer", *SLIDERS}
-
-
-def _require_adapter(process: Source) -> None:
+def _require_adapter(source: Source, process: Mapping[str, Any]) -> None:
     """Refuse jobs that make images, change files, or train something else."""
-    kind = process.read("type", text, "sd_trainer")
+    kind = source.read("type", text, "sd_trainer")
     if kind not in _TRAINERS:
         raise ConfigError(
-            f"{process.file}: type of config.process[0] is {name_of(kind)}",
+            f"{source.file}: type of config.process[0] is {name_of(kind)}",
             "a process that trains an adapter: " + ", ".join(sorted(_TRAINERS)),
             "Give the file of such a job; other jobs of that program are not read.",
         )
-    if not process.read("network", mapping, {}):
+    if not process.get("network"):
         raise ConfigError(
-            f"{process.file}: config.process[0] has no network, so that no adapter is trained",
+            f"{source.file}: config.process[0] has no network, so that no adapter is trained",
             "a section network with type and rank",
             "Add it there; whole models and embeddings are not trained here.",
         )
 
 
-def _outside(
-    files: Given, document: Mapping[str, Any], config: Mapping[str, Any], to: Conversion
-) -> None:
-    """What stands around the process: the name, and what says nothing of training."""
-    reason = Lacks("It is about what the program shows, not about training.", EVERY)
-    top = {"job": reason, "config": Together("all"), "meta": Together("nothing")}
-    Source(files.name, document, top).apply(to)
-    for key, value in leaves("meta", document["meta"]) if document.get("meta") else ():
-        to.off(key, value, "Files say what they were made with by themselves.")
-    inside: Table = {"name": Maps("output.name", text), "process": Together("all")}
-    Source(files.name, config, inside, "config.").apply(to)
+def _facts(
+    source: Source, datasets: Sequence[Mapping[str, Any]], prompts: Sequence[Any]
+) -> dict[str, Any]:
+    lokr = source.read("network.type", text, "lora").lower() == "lokr"
+    return {
+        "@full": lokr and source.read("network.lokr_full_rank", flag, True),
+        "@slider": source.values.get("type") in _SLIDERS,
+        "@previews": bool(prompts) and not source.on("train.disable_sampling"),
+        "@regularized": any(each.get("is_reg") for each in datasets),
+        "@schedule": _known(source),
+    }
 
 
-def _network(network: Source, to: Conversion) -> None:
-    """Kind, rank and alpha; the ranks of full factors there stand for none."""
-    kinds = {"lora": "lora", "lokr": "lokr", "loha": "loha"}
-    its_kind = network.read("type", text, "lora")
-    kind = kinds.get(its_kind.lower())
-    if kind is None:
-        to.lack("network.type", its_kind, "There is no such kind here; lora stands in its place.")
-        kind = "lora"
-    network.say(to, "adapter.kind", kind, "type", its_kind)
-    full = kind == "lokr" and network.read("lokr_full_rank", flag, True)
-    network.when(kind == "lokr", to, _TABLES["network if lokr"])
-    if full:
-        ranks = ["rank", "linear", "alpha", "linear_alpha"]
-        network.off(to, *ranks, why="lokr_full_rank takes no rank.")
-    else:
-        _rank(network, to)
-    if network.read("all_layers", flag, False) or not network.read("transformer_only", flag, True):
-        near = "The preset of the family with every linear layer."
-        to.say("adapter.targets", "all_linear", "network.all_layers", True, near)
+def _known(source: Source) -> str:
+    """Whether a schedule of that name is here: known, unknown, or none."""
+    name, row = source.word("train.lr_scheduler"), source.table.row("train.lr_scheduler")
+    cases = row.cases if isinstance(row, Cases) else ()
+    known = any(str(name).lower() in each.words and not each.why for each in cases)
+    return "none" if name in ("linear", "step") else "known" if known else "unknown"
 
 
-def _rank(network: Source, to: Conversion) -> None:
-    key = "rank" if network.has("rank") else "linear"
-    rank = network.read(key, whole, 4)
-    network.say(to, "adapter.rank", rank, key)
-    if key == "rank":
-        network.off(to, "linear", why="network.rank wins over it.")
-    key = "linear_alpha" if network.has("linear_alpha") else "alpha"
-    alpha = network.read(key, number, 1.0) or float(rank)
-    network.say(to, "adapter.alpha", alpha, key)
-    if key == "linear_alpha":
-        network.off(to, "alpha", why="network.linear_alpha wins over it.")
-
-
-def _model(files: Given, model: Source, to: Conversion) -> None:
-    arch = model.read("arch", text, "")
-    older = [key for key in _OLDER_MODELS if model.read(key, flag, False)]
+def _set_model(files: Given, source: Source, to: Conversion) -> None:
+    """Set base, alpha, what is laid on the base, and how it is kept in memory."""
+    if not source.facts["@full"]:
+        rank = source.read("network.rank", whole) or source.read("network.linear", whole, 4)
+        key = "linear_alpha" if source.has("network.linear_alpha") else "alpha"
+        alpha = source.read(f"network.{key}", number, 1.0) or float(rank)
+        source.say(to, "adapter.alpha", alpha, f"network.{key}")
+        if key == "linear_alpha":
+            source.off(to, "network.alpha", why="network.linear_alpha wins over it.")
+    arch = source.read("model.arch", text, "")
+    older = [key for key in _OLDER_MODELS if source.on(f"model.{key}")]
     if arch or not older:
         set_family(to, files, _NAME, "model.arch", arch.split(":")[0])
     else:
-        key = older[0]
-        set_family(to, files, _NAME, f"model.{key}", _OLDER_MODELS[key], model.values[key])
-    adapters = [
-        ("model." + key, model.read(key, text), when)
-        for key, when in (("assistant_lora_path", "training"), ("lora_path", "always"))
-        if model.has(key)
-    ]
-    if model.read("quantize", flag, False):
-        kind, _, recovery = model.read("qtype", text, "qfloat8").partition("|")
+        set_family(to, files, _NAME, f"model.{older[0]}", _OLDER_MODELS[older[0]], True)
+    keys = {"model.assistant_lora_path": "training", "model.lora_path": "always"}
+    adapters = [(k, source.read(k, text), when) for k, when in keys.items() if source.has(k)]
+    key = "model.qtype" if source.has("model.qtype") else "model.quantize"
+    if source.on("model.quantize"):
+        kind, _, recovery = source.read("model.qtype", text, "qfloat8").partition("|")
         near = "" if kind in RECOVERABLE else "Rounded in another way, to about as many bits."
-        try:
-            key, value = ("qtype", kind) if model.has("qtype") else ("quantize", True)
-            to.say("memory.base_format", _BASE_FORMAT(kind), f"model.{key}", value, near)
-        except UnfitError:
+        if kind.lower() in BASE_FORMATS:
+            value = kind if key == "model.qtype" else True
+            to.say("memory.base_format", BASE_FORMATS[kind.lower()], key, value, near)
+        else:
             to.lack("model.qtype", kind, "There is no such format; memory.plan chooses.")
-        recovery = recovery or model.read("accuracy_recovery_adapter", text, "")
         key = "model.accuracy_recovery_adapter"
+        recovery = recovery or source.read(key, text, "")
         if recovery and kind in RECOVERABLE:
             adapters.append((key, recovery, "quantized"))
         elif recovery:
             to.lack(key, recovery, "It repairs a rounding that there is not here.")
-    else:
-        model.off(to, "qtype", why="model.quantize is off.")
     if adapters:
         listed = [{"path": path, "when": when} for _, path, when in adapters]
         to.say("base.adapters", listed, *adapters[0][:2])
-    if model.read("compile", flag, False) or model.read("block_compile", flag, False):
-        to.say("memory.compile", True, "model.compile", True)
 
 
-def _optimizer(train: Source, to: Conversion) -> None:
-    """Optimizer, learning rate, schedule and accumulation."""
-    params = train.read("optimizer_params", mapping, {})
-    name = ("optimizer", train.read("optimizer", text, "adamw"))
-    ours = set_optimizer_by(train, to, name, params, "optimizer_params.{}", {"eps": 1e-6})
-    key = "unet_lr" if train.has("unet_lr") else "lr"
-    rate = train.read(key, number, 1e-6)
-    own = "prodigy" in name[1].lower()
-    raised = ours in FINDS_ITS_RATE and (rate < 0.1 or not own)
-    near = "Below 0.1 that program takes 1 with this optimizer." if raised else ""
-    if raised and not own:
+def _set_rates(source: Source, to: Conversion) -> None:
+    """Set optimizer, learning rate and schedule."""
+    name, section = source.read("train.optimizer", text, "adamw"), "train.optimizer_params"
+    ours = set_optimizer(source, to, "train.optimizer", section, defaults={"eps": 1e-6})
+    key = "train.unet_lr" if source.has("train.unet_lr") else "train.lr"
+    rate = source.read(key, number, 1e-6)
+    own = "prodigy" in name.lower()
+    near = ""
+    if ours in FINDS_ITS_RATE and not own:
         near = "What it begins with there; here it multiplies the rate that is found."
-    learning_rate = 1.0 if raised else rate
-    train.say(to, "training.optimizer.learning_rate", learning_rate, key, rate, near)
-    if key == "unet_lr":
-        train.off(to, "lr", why="train.unet_lr wins over it.")
-    _schedule(train, rate, to)
-    for key in ("gradient_accumulation", "gradient_accumulation_steps"):
-        train.take(to, key, "training.gradient_accumulation_steps", whole)
+    elif ours in FINDS_ITS_RATE and rate < 0.1:
+        near = "Below 0.1 that program takes 1 with this optimizer."
+    source.say(to, "training.optimizer.learning_rate", 1.0 if near else rate, key, rate, near)
+    if key == "train.unet_lr":
+        source.off(to, "train.lr", why="train.unet_lr wins over it.")
+    near = "Of several text encoders CLIP-L alone is trained here."
+    set_text_encoder(to, source, "train.train_text_encoder", "train.text_encoder_lr", near)
+    key, name = "train.lr_scheduler_params.eta_min", to.values.get("training.schedule.name")
+    least = source.read(key, number, 0.0)
+    if least and rate and name not in (None, "constant"):
+        to.say("training.schedule.min_ratio", least / rate, key, least)
+    elif least and not rate and name not in (None, "constant"):
+        to.lack(key, least, "Here it is a share of the learning rate, which is 0.")
 
 
-def _schedule(train: Source, rate: float, to: Conversion) -> None:
-    name = train.read("lr_scheduler", text, "constant")
-    params = train.read("lr_scheduler_params", mapping, {})
-    if name in {"step", "linear"}:
-        why = "There is no such schedule here; the learning rate stays constant."
-        to.lack("train.lr_scheduler", name, why)
-        _unused(params, to)
-        return
-
-    def said(key: str, read: Read = number, usual: int | None = None) -> tuple[str, Any] | None:
-        value, path = params.get(key, usual), f"lr_scheduler_params.{key}"
-        return None if value is None else (f"train.{path}", train.check(path, value, read))
-
-    least = said("eta_min")
-    ours = set_schedule(
-        to,
-        ("train.lr_scheduler", name),
-        # torch's cosine with restarts is given the whole run as its first round.
-        cycles=said("num_cycles", usual=1),
-        power=said("power"),
-        min_ratio=(least[0], least[1] / rate) if least and rate else None,
-        named=train.has("lr_scheduler"),
-    )
-    usual = 1000 if name == "constant_with_warmup" else None
-    if warmup := said("num_warmup_steps", whole, usual):
-        to.say("training.schedule.warmup_steps", warmup[1], *warmup)
-    if least and least[1] and not rate and ours != "constant":
-        to.lack(*least, "Here it is a share of the learning rate, which is 0.")
-    _unused(params, to)
-
-
-def _unused(params: Mapping[str, Any], to: Conversion) -> None:
-    """Note the numbers of a schedule that nothing here follows from."""
-    outcomes = {note.key: note.outcome for note in to.notes}
-    for name, value in params.items():
-        key = f"train.lr_scheduler_params.{name}"
-        if name_of(key) in outcomes:
-            continue
-        if outcomes.get("train.lr_scheduler") == "lacking":
-            to.lack(key, value, "There is no such schedule here.")
-        elif name in _OF_SCHEDULES:
-            to.off(key, value, "It changes nothing with this schedule.")
-        else:
-            to.lack(key, value, "The schedule here has no such number.")
-
-
-_OF_SCHEDULES = {"eta_min", "num_cycles", "num_warmup_steps", "power"}
-
-
-_CONTROLS = ("ctrl_img", "ctrl_img_1", "ctrl_img_2", "ctrl_img_3")
-_ITEM = {"prompt", *_CONTROLS}
-_OF_ITEM: Mapping[str, tuple[str, Read]] = {
-    **dict.fromkeys(("w", "width"), ("width", whole)),
-    **dict.fromkeys(("h", "height"), ("height", whole)),
-    **dict.fromkeys(("d", "seed"), ("seed", whole)),
-    **dict.fromkeys(("s", "steps", "sample_steps"), ("steps", whole)),
-    **dict.fromkeys(("l", "cfg", "guidance_scale"), ("guidance", number)),
-    **dict.fromkeys(("n", "neg"), ("negative_prompt", text)),
-}
-
-
+_OF_SAMPLES = (
+    *("w", "width", "h", "height", "d", "seed", "s", "steps", "sample_steps", "l", "cfg", "n"),
+    *("guidance_scale", "neg", "ctrl_img", "ctrl_img_1", "ctrl_img_2", "ctrl_img_3"),
+)
 _INLINE = re.compile(r"\s--([a-z_0-9]+)\s+(\"[^\"]*\"|(?:(?!\s--).)+)")
 
 
@@ -318,80 +201,132 @@ def _inline(prompt: str) -> dict[str, Any]:
     return {"prompt": _INLINE.sub("", prompt), **flags}
 
 
-def _sample(sample: Source, train: Source, to: Conversion) -> None:
-    """Previews: prompts, control images, how often."""
-    items: list[dict[str, Any]] = [_inline(each) for each in sample.read("prompts", texts, [])]
-    items += [dict(each) for each in sample.read("samples", mappings, [])]
-    if items:
-        _prompts(sample, items, to)
-    if (frames := sample.read("num_frames", whole, 1)) > 1:
-        sample.say(to, "preview.frames", frames, "num_frames")
-    neg = sample.values.get("neg")
-    if isinstance(neg, str) and neg:
-        to.say("preview.negative_prompt", neg, "sample.neg", neg)
-    elif "neg" in sample.values:
-        to.off("sample.neg", neg)
-    if train.read("disable_sampling", flag, False):
-        to.say("preview.every", 0, "train.disable_sampling", True)
-    elif items:
-        every = sample.read("sample_every", whole, 100)
-        sample.say(to, "preview.every", every, "sample_every")
-    else:
-        sample.off(to, "sample_every", why="There are no prompts.")
+def _set_slider(source: Source, to: Conversion) -> None:
+    """Set the prompts between which a slider moves, and those that it is to leave alone."""
+    key = "slider.target_class"
+    if source.values["type"] == "slider":
+        _set_targets(source, source.read("slider.targets", mappings, []), to)
+    elif neutral := source.read(key, text, ""):
+        source.say(to, "dataset.slider.neutral", [neutral], key, neutral)
+    older = source.values["type"] == "slider"
+    anchors = source.read("slider.anchors", mappings, []) if older else []
+    if anchors:
+        prompts = [source.check("anchors", each.get("prompt") or "", text) for each in anchors]
+        weight = source.check("anchors", anchors[0].get("multiplier", 1.0), number)
+        _set_held(to, "slider.anchors", prompts, weight)
+    elif not older and source.values.get("slider.anchor_class"):
+        word = source.read("slider.anchor_class", text)
+        weight = source.read("slider.anchor_strength", number, 1.0)
+        _set_held(to, "slider.anchor_class", [word], weight)
+    sizes = source.read("slider.resolutions", _sizes, []) if older else []
+    for place, (width, height) in enumerate(sizes):
+        if place:
+            to.lack("slider.resolutions", [width, height], "A slider is trained at one size.")
+            continue
+        near = "" if width == height else "A slider is trained on squares."
+        size = min(width, height)
+        to.say("dataset.resolution", size, "slider.resolutions", [width, height], near)
 
 
-def _prompts(sample: Source, items: Sequence[Mapping[str, Any]], to: Conversion) -> None:
-    def options(item: Mapping[str, Any], key: str) -> str:
-        return sample.check(f"samples ({key})", item.get(key) or "", text)
+def _set_targets(source: Source, targets: Sequence[Mapping[str, Any]], to: Conversion) -> None:
+    """The first target; others with its two prompts add what the slider is used on."""
 
-    word = to.values.get("dataset.trigger_word", "")
-    prompts = [options(each, "prompt").replace("[trigger]", word) for each in items]
-    controls = [[options(each, key) for key in _CONTROLS if each.get(key)] for each in items]
-    own: list[dict[str, Any]] = [{} for _ in items]
-    for place, each in enumerate(items):
-        for key, value in each.items():
-            setting, read = _OF_ITEM.get(key, ("", text))
-            path = f"sample.samples[{place}].{key}"
-            if setting and value is not None:
-                own[place][setting] = sample.check(f"samples ({key})", value, read)
-                to.tell("preview.prompts", path, value)
-            elif key not in _ITEM:
-                to.lack(path, value, "All previews share it here.")
-    row = ("sample.prompts", prompts)
-    set_prompts(to, prompts, own, row, controls, "sample.samples (ctrl_img)")
+    def prompts(target: Mapping[str, Any], *names: str) -> list[str]:
+        return [source.check("slider.targets", target.get(name) or "", text) for name in names]
 
-
-def _datasets(files: Given, process: Source, train: Source, to: Conversion) -> None:
-    weight = train.read("reg_weight", number, 1.0)
-    dropout = train.read("prompt_dropout_prob", number, 0.0)
-    if dropout:
-        to.say("dataset.caption_dropout", dropout, "train.prompt_dropout_prob", dropout)
-    folders: list[Folder] = []
-    for place, values in enumerate(process.read("datasets", mappings, [])):
-        source = Source(files.name, values, _TABLES["datasets"], f"datasets[{place}].")
-        clips = trains_clips(files, to) and has_clips(source)
-        if clips:
-            source.table = {**_TABLES["datasets"], **_TABLES["datasets of clips"]}
-        word = to.values.get("dataset.trigger_word", "")
-        folders.append(dataset_folder(source, weight, word, clips=clips))
-    set_folders(to, folders)
-    if train.has("reg_weight") and all(each.role == "train" for each in folders):
-        to.off("train.reg_weight", weight, "No dataset is for regularization.")
+    directions = ("positive", "negative")
+    first = prompts(targets[0], *directions) if targets else []
+    for setting, value in zip(directions, first, strict=False):
+        to.say(f"dataset.slider.{setting}", value, f"slider.targets[0].{setting}", value)
+    neutral: list[str] = []
+    for place, each in enumerate(targets):
+        key, value = f"slider.targets[{place}]", prompts(each, "target_class")[0]
+        if prompts(each, *directions) != first:
+            to.lack(key, dict(each), "One run is one slider, between two prompts.")
+            continue
+        neutral += [value] if value not in neutral else []
+        for name, usual in (("weight", 1.0), ("multiplier", 1.0), ("shuffle", False)):
+            if each.get(name, usual) != usual:
+                to.lack(f"{key}.{name}", each[name], "All prompts count alike, as they stand.")
+    if targets and neutral != [""]:
+        to.say("dataset.slider.neutral", neutral, "slider.targets (target_class)", neutral)
 
 
-def _without_images(process: Source, train: Source, to: Conversion) -> None:
+def _set_held(to: Conversion, key: str, prompts: list[str], weight: float) -> None:
+    """Prompts that stay as they are: a third loss there, a share of the batch here."""
+    near = "There each sample has a further loss; here a share of each batch has it."
+    to.say("dataset.preservation.prompts", prompts, key, prompts, near)
+    share = round(weight / (2 + weight), 3) if weight > 0 else 0.0
+    to.say("dataset.preservation.share", share, key, weight, "The share that weighs as much.")
+
+
+def _sizes(value: Any) -> list[tuple[int, int]]:
+    if not isinstance(value, list) or not all(
+        isinstance(each, list) and len(each) == 2 for each in value
+    ):
+        raise UnfitError("a list of sizes, such as [[512, 512]]")
+    return [(whole(width), whole(height)) for width, height in value]
+
+
+def _without_images(source: Source, datasets: Sequence[Mapping[str, Any]], to: Conversion) -> None:
     """A slider here has no images; the size at which that program trains them is taken over."""
-    for place, values in enumerate(process.read("datasets", mappings, [])):
-        source = dict(values)
-        size = source.pop("resolution", None)
+    for place, values in enumerate(datasets):
+        rest = dict(values)
+        key, size = f"datasets[{place}].resolution", rest.pop("resolution", None)
         if size is not None and "dataset.resolution" not in to.values:
-            key, sizes = f"datasets[{place}].resolution", size if isinstance(size, list) else [size]
-            largest = max((process.check(key, each, whole) for each in sizes), default=512)
-            to.say("dataset.resolution", largest, f"datasets[{place}].resolution", size)
+            sizes = [
+                source.check(key, e, whole) for e in (size if isinstance(size, list) else [size])
+            ]
+            to.say("dataset.resolution", max(sizes, default=512), key, size)
         why = "A slider is trained on images that the base makes."
-        to.lack(f"datasets[{place}]", source, why)
-    unused = ("prompt_dropout_prob", "reg_weight")
-    train.off(to, *unused, why="A slider has no images of a folder.")
+        to.lack(f"datasets[{place}]", rest, why)
+
+
+def _set_datasets(
+    files: Given, source: Source, datasets: Sequence[Mapping[str, Any]], to: Conversion
+) -> None:
+    weight, word = (
+        source.read("train.reg_weight", number, 1.0),
+        to.values.get("dataset.trigger_word", ""),
+    )
+    folders: list[Folder] = []
+    for place, values in enumerate(datasets):
+        each = Source(files.name, values, _TABLES["datasets"], f"datasets[{place}].")
+        clips = trains_clips(files, to) and (
+            each.on("auto_frame_count") or each.read("num_frames", whole, 1) > 1
+        )
+        masks = each.on("alpha_mask") or each.has("mask_path")
+        each.facts = {"@clips": clips, "@masks": masks}
+        folders.append(_folder(each, weight, word))
+    set_folders(to, folders)
+
+
+def _folder(source: Source, regularization_weight: float, trigger_word: str) -> Folder:
+    """One dataset as a folder.
+
+    Args:
+        regularization_weight: ``train.reg_weight``.
+    """
+    to = Conversion()
+    source.apply(to)
+    # What stands first wins there.
+    key = "dataset_path" if source.has("dataset_path") else "folder_path"
+    controls = [f"control_path_{at}" for at in (1, 2, 3) if source.values.get(f"control_path_{at}")]
+    set_image_folder(source, to, key, *(controls or ["control_path"]))
+    sizes = source.values.get("resolution", 512)
+    sizes = sizes if isinstance(sizes, list) else [512 if sizes is None else sizes]
+    found = [source.check("resolution", each, whole) for each in sizes]
+    set_sizes(source, to, "resolution", found)
+    weight = source.read("loss_multiplier", number, 1.0)
+    if weight != 1:
+        to.tell("dataset.folders", source.name("loss_multiplier"), weight)
+    if not source.on("is_reg"):
+        return Folder(to, "train", weight, source.prefix.rstrip("."))
+    to.tell("dataset.folders", source.name("is_reg"), True)
+    if to.values.setdefault("dataset.trigger_word", trigger_word):
+        to.values["dataset.captions.add_trigger"] = False
+    weight *= regularization_weight
+    return Folder(to, "regularization", weight, source.prefix.rstrip("."))
 
 
 def _is_job(values: Mapping[str, Any]) -> bool:

@@ -1,99 +1,130 @@
-"""What the two programs of kohya share: command lines, TOML files, and most arguments.
+"""What the two programs of kohya share: command lines, TOML files, adapters, schedules, previews.
 
 Source: kohya-ss/musubi-tuner at 30c658c4, ``training/parser_common.py``,
-``training/trainer_base.py``, ``networks/``, and kohya-ss/sd-scripts at 48d368fa,
-``library/train_util.py``, ``library/flux_train_utils.py``, ``train_network.py``.
+``training/trainer_base.py``, ``training/sampling_prompts.py``, ``networks/``, and
+kohya-ss/sd-scripts at 48d368fa, ``library/train_util.py``, ``train_network.py``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from .kohya_keys import OPTIONS, SCRIPT, TRAIN, Values, without_sections
-from .optimizers import set_optimizer_by
-from .program import Given, other_script, script_of
-from .rules import EVERY, Conversion, Lacks, Maps, Source, Table, flag, number, text, texts, whole
-from .vocabulary import set_schedule, set_trackers
+from .documents import script_of
+from .optimizers import set_optimizer
+from .program import Given, other_script
+from .readers import numbers, text, texts, whole
+from .rules import Conversion, Source, Table
+from .tables import read_tables
+from .vocabulary import NOT_HERE, set_previews
 
-_LAUNCH = (
-    "num_cpu_threads_per_process",
-    "num_processes",
-    "num_machines",
-    "gpu_ids",
-    "main_process_port",
-    "config_file",
-    "multi_gpu",
-    "machine_rank",
-)
-
+Values = Mapping[str, Any]
 Datasets = tuple[str, Values] | None
 """The name of a file of datasets, and what it holds."""
+
+BOTH = read_tables("kohya")[""]
+TRAIN = "train_network.py"
+SCRIPT = "the script"
+"""What messages call the script's name."""
+LISTED = ("network_args", "optimizer_args")
+"""Arguments that are lists of ``name=value``."""
+_SEVERAL = (*LISTED, "lr_scheduler_args", "base_weights", "base_weights_multiplier")
+_SEVERAL = (*_SEVERAL, "text_encoder_lr")
+"""Arguments that take several values."""
+_LAUNCH = (
+    *("num_cpu_threads_per_process", "num_processes", "num_machines", "gpu_ids", "multi_gpu"),
+    *("main_process_port", "config_file", "machine_rank"),
+)
+
+
+def without_sections(values: Values) -> dict[str, Any]:
+    """Flatten a file of arguments, which may put them into sections of any name."""
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        flat |= value if isinstance(value, Mapping) else {name: value}
+    return flat
+
+
+def script_word(values: Values) -> str:
+    """The script of a command in small letters; empty where the values are no command."""
+    words = values.get("command")
+    if isinstance(words, list) and all(isinstance(each, str) for each in words):
+        return script_of(words).lower()
+    return ""
+
+
+def lists_datasets(values: Values, *keys: str) -> bool:
+    """Whether a file lists datasets that have one of some keys."""
+    found = values.get("datasets")
+    return isinstance(found, list) and any(
+        isinstance(each, Mapping) and not each.keys().isdisjoint(keys) for each in found
+    )
+
+
+def arguments_of(table: Table) -> set[str]:
+    """The arguments of a program."""
+    return {key for row in table.rows for key in row.keys if "." not in key}
 
 
 def read_parts(
     files: Given, to: Conversion, scripts: Sequence[str], is_dataset: Callable[[Values], bool]
-) -> tuple[dict[str, Any], Datasets]:
+) -> tuple[str, dict[str, Any], Datasets]:
     """Collect the arguments of a training, from a command and the file it names, and its datasets.
+
+    The script's name comes first, without what all have; empty where no command names one.
 
     Args:
         to: Gets notes on what is not here.
         scripts: Of the program; a command that starts another one is refused.
         is_dataset: Test of a file for datasets.
     """
-    arguments: dict[str, Any] = {}
+    script, arguments = "", dict[str, Any]()
     datasets: Datasets = None
     for document in files.documents:
         if document.format == "command":
             words = document.values["command"]
             if script_of(words).lower() not in scripts:
                 raise other_script(document.name, words, scripts)
-            own = _read_command(words, to)
+            script, own = _read_command(words, to)
             named = own.get("config_file")
-            found = files.find(_toml(named)) if isinstance(named, str) else None
-            if isinstance(named, str) and found is None and len(files.documents) == 1:
-                to.lack("config_file", named, "It is not here: give it with a second --from.")
+            named = f"{named.removesuffix('.toml')}.toml" if isinstance(named, str) else ""
+            found = files.find(named)
+            if named and found is None and len(files.documents) == 1:
+                to.lack("config_file", own["config_file"], NOT_HERE)
             arguments |= {**(without_sections(found.values) if found else {}), **own}
         elif is_dataset(document.values):
             datasets = document.name, document.values
         else:
             arguments = {**without_sections(document.values), **arguments}
+    for name in LISTED:
+        if arguments.get(name) is not None:
+            arguments[name] = dict(_pairs(name, texts(arguments[name]), to))
     named = arguments.get("dataset_config")
-    if datasets is None and isinstance(named, str):
-        found = files.find(named)
-        datasets = (found.name, found.values) if found and is_dataset(found.values) else None
-    return arguments, datasets
+    if named is not None and datasets is None:
+        found = files.find(named) if isinstance(named, str) else None
+        if found and is_dataset(found.values):
+            datasets = found.name, found.values
+        else:
+            to.lack("dataset_config", named, NOT_HERE)
+    return script, arguments, datasets
 
 
-def say_family_of_datasets(files: Given, to: Conversion, key: str) -> None:
-    """Say the family where only datasets were given.
-
-    Args:
-        key: The program's for the model.
-    """
-    if files.family:
-        to.say("family", files.family, "family", files.family)
-    else:
-        to.lack(key, "", "A file of datasets alone names no model: set family and base.path.")
+def _pairs(argument: str, items: Sequence[str], to: Conversion) -> Iterator[tuple[str, str]]:
+    """Items of the form ``name=value``."""
+    for each in items:
+        name, equals, value = each.partition("=")
+        if equals:
+            yield name.strip(), value.strip()
+        else:
+            to.unknown(f"{argument} {each}", "")
 
 
-def note_missing_datasets(source: Source, to: Conversion) -> None:
-    """Note a file of datasets that is named and not here."""
-    if source.has("dataset_config"):
-        named = source.values["dataset_config"]
-        why = "It is not here: give it behind the other file, with a second --from."
-        to.lack("dataset_config", named, why)
-
-
-def _toml(name: str) -> str:
-    return name if name.endswith(".toml") else f"{name}.toml"
-
-
-def _read_command(words: Sequence[str], to: Conversion) -> dict[str, Any]:
-    """The arguments behind the script; those of accelerate in front of it are noted."""
+def _read_command(words: Sequence[str], to: Conversion) -> tuple[str, dict[str, Any]]:
+    """The script, and the arguments behind it; those of accelerate in front of it are noted."""
     place = next(at for at, word in enumerate(words) if script_of([word]))
     script = script_of(words).lower().removesuffix(TRAIN).rstrip("_")
-    arguments: dict[str, Any] = {SCRIPT: script or "sd"}
+    arguments: dict[str, Any] = {}
     for name, value in _flags(words[:place], to):
         if name == "mixed_precision":
             arguments[name] = value
@@ -101,7 +132,7 @@ def _read_command(words: Sequence[str], to: Conversion) -> dict[str, Any]:
             to.off(f"accelerate --{name}", value, "accelerate launch sets it here, too.")
         else:
             to.unknown(f"accelerate --{name}", value)
-    return {**arguments, **dict(_flags(words[place + 1 :], to))}
+    return script or "sd", {**arguments, **dict(_flags(words[place + 1 :], to))}
 
 
 def _flags(words: Sequence[str], to: Conversion) -> Iterator[tuple[str, Any]]:
@@ -120,250 +151,111 @@ def _flags(words: Sequence[str], to: Conversion) -> Iterator[tuple[str, Any]]:
         while place < len(words) and not words[place].startswith("--") and not equals:
             values.append(words[place])
             place += 1
-            if name not in OPTIONS:
+            if name not in _SEVERAL:
                 break
-        yield name, values if name in OPTIONS else values[0] if values else True
+        yield name, values if name in _SEVERAL else values[0] if values else True
 
 
-def set_kind(
-    source: Source, to: Conversion, word: str, kind: str | None, key: str = "network_module"
-) -> None:
+def set_adapter(source: Source, to: Conversion, kinds: Mapping[str, str]) -> str:
     """Set the kind of adapter, what the program starts it with, and adapters in the base.
 
     Args:
-        word: The module of the network, or its algorithm.
-        kind: Ours; None where there is none.
-    """
-    if kind is None:
-        to.lack(key, word, "There is no such kind here; lora stands in its place.")
-    named = source.has("network_module") and kind is not None
-    to.say("adapter.kind", kind or "lora", key, word, stated=named)
-    to.say("adapter.init", "lycoris", key, "kaiming", stated=False)
-    if kind == "lokr" and "adapter.factor" not in to.values:
-        to.say("adapter.factor", -1, "network_args (factor)", -1, stated=False)
-    weights = source.read("base_weights", texts, [])
-    if weights:
-        strengths = source.read("base_weights_multiplier", lambda v: [number(x) for x in v], [])
-        strengths += [1.0] * (len(weights) - len(strengths))
-        pairs = zip(weights, strengths, strict=False)
-        listed = [{"path": path, "strength": strength} for path, strength in pairs]
-        to.say("base.adapters", listed, "base_weights", weights)
-        if source.has("base_weights_multiplier"):
-            to.tell("base.adapters", "base_weights_multiplier", strengths)
-
-
-def apply_pairs(
-    source: Source, key: str, table: Table, to: Conversion
-) -> Iterator[tuple[str, str, str]]:
-    """Apply a table to items ``name=value`` of an argument.
+        kinds: The program's words for kinds, to ours.
 
     Returns:
-        Name, key for notes, and value of those that say something together with others.
+        The kind; empty where there is none, and lora stands in its place.
     """
-    for name, value in read_pairs(source, key, to):
-        path, rule = f"{key} ({name})", table.get(name)
-        if isinstance(rule, Maps):
-            to.say(rule.setting, source.check(path, value, rule.read), path, value, rule.near)
-        elif isinstance(rule, Lacks):
-            off = rule.off is EVERY or rule.is_off(value)
-            (to.off if off else to.lack)(path, value, rule.why)
-        elif rule is None:
-            to.unknown(path, value)
-        else:
-            yield name, path, value
+    module = source.read("network_module", text, "networks.lora")
+    key, word = "network_module", module.rsplit(".", 1)[-1]
+    if module.startswith("lycoris") and "locon" in kinds:
+        key = "network_args.algo" if source.has("network_args.algo") else key
+        module = word = source.read("network_args.algo", text, "lora").lower()
+    kind = kinds.get(word) or ("" if word == "lora_fa" else kinds.get(word.split("_")[0], ""))
+    if not kind:
+        to.lack(source.name(key), module, "There is no such kind here; lora stands in its place.")
+    stated = bool(kind) and source.has("network_module")
+    to.say("adapter.kind", kind or "lora", source.name(key), module, stated=stated)
+    if kind == "lokr" and "adapter.factor" not in to.values:
+        to.say("adapter.factor", -1, "network_args (factor)", -1, stated=False)
+    if weights := source.read("base_weights", texts, []):
+        strengths = source.read("base_weights_multiplier", numbers, [])
+        strengths += [1.0] * (len(weights) - len(strengths))
+        pairs = zip(weights, strengths, strict=False)
+        adapters = [{"path": path, "strength": strength} for path, strength in pairs]
+        source.say(to, "base.adapters", adapters, "base_weights", weights)
+        if source.has("base_weights_multiplier"):
+            to.tell("base.adapters", "base_weights_multiplier", strengths)
+    return kind
 
 
-def read_pairs(source: Source, key: str, to: Conversion) -> Iterator[tuple[str, str]]:
-    """Items of the form ``name=value``."""
-    for each in source.read(key, texts, []):
-        name, equals, value = each.partition("=")
-        if equals:
-            yield name.strip(), value.strip()
-        else:
-            to.unknown(f"{key} {each}", "")
-
-
-def set_optimizer_of(source: Source, to: Conversion) -> None:
-    """Set the optimizer with its numbers, and the schedule."""
-    name = source.read("optimizer_type", text, "AdamW") or "AdamW"
-    args: dict[str, Any] = dict(read_pairs(source, "optimizer_args", to))
-    if "betas" in args:
-        args["betas"] = [each.strip() for each in args["betas"].strip("()[] ").split(",")][:2]
-    set_optimizer_by(source, to, ("optimizer_type", name), args, "optimizer_args ({})")
-    _schedule(source, to)
-
-
-def _schedule(source: Source, to: Conversion) -> None:
-    name = source.read("lr_scheduler", text, "constant")
-    cycles = source.read("lr_scheduler_num_cycles", whole, 1)
-    power = source.read("lr_scheduler_power", number, 1.0)
-    rex = name.lower() == "rex"
-    ratio = source.read("lr_scheduler_min_lr_ratio", number, 0.01 if rex else 0.0)
-    decay = source.read("lr_decay_steps", number, 0.0)
-    share = ("lr_decay_steps", decay) if 0 < decay <= 1 else None
-    set_schedule(
-        to,
-        ("lr_scheduler", name),
-        cycles=("lr_scheduler_num_cycles", cycles),
-        power=("lr_scheduler_power", power),
-        min_ratio=("lr_scheduler_min_lr_ratio", ratio),
-        decay_share=share,
-        named=source.has("lr_scheduler"),
-    )
-    numbers = ("lr_scheduler_num_cycles", "lr_scheduler_power", "lr_scheduler_min_lr_ratio")
-    source.unused(to, *numbers, why="It means nothing with this schedule.")
-    if source.has("lr_decay_steps") and share is None:
-        to.lack("lr_decay_steps", decay, "Set training.schedule.decay_share to a share.")
-    warmup = source.read("lr_warmup_steps", number, 0.0)
-    if 0 < warmup < 1:
-        to.say("training.schedule.warmup_share", warmup, "lr_warmup_steps", warmup)
-    elif warmup:
-        to.say("training.schedule.warmup_steps", int(warmup), "lr_warmup_steps", warmup)
-    elif source.has("lr_warmup_steps"):
-        to.off("lr_warmup_steps", warmup)
-
-
-def set_memory(source: Source, to: Conversion) -> None:
-    """Set block swap, checkpointing and the base's format."""
-    swapped = source.read("blocks_to_swap", whole, 0)
-    checkpoint = source.read("gradient_checkpointing", flag, False)
-    if swapped and not checkpoint:
-        to.lack("gradient_checkpointing", checkpoint, "Swapped blocks need it here; it stays on.")
-    else:
-        source.say(to, "memory.gradient_checkpointing", checkpoint, "gradient_checkpointing")
-    source.take(to, "blocks_to_swap", "memory.blocks_to_swap", whole)
-
-
-def set_run(source: Source, to: Conversion) -> None:
-    """Set length, checkpoints and logs."""
-    if source.has("max_train_epochs"):
-        to.epochs["training.steps"] = "max_train_epochs", source.read("max_train_epochs", whole)
-        source.off(to, "max_train_steps", why="Epochs win over it.")
-    else:
-        steps = source.read("max_train_steps", whole, 1600)
-        source.say(to, "training.steps", steps, "max_train_steps")
-    for key, setting in (
-        ("save_every_n_epochs", "training.checkpoint_every"),
-        ("sample_every_n_epochs", "preview.every"),
-        ("validate_every_n_epochs", "dataset.validation.every"),
-    ):
-        if epochs := source.read(key, whole, 0):
-            to.epochs[setting] = key, epochs
-        else:
-            source.off(to, key)
+def set_steps(source: Source, to: Conversion) -> None:
+    """Set the optimizer with its numbers, and how many checkpoints are kept."""
+    set_optimizer(source, to, "optimizer_type", "optimizer_args")
     every, last = (source.read(f"save_{name}_n_steps", whole, 0) for name in ("every", "last"))
-    if source.has("save_last_n_steps") and every > 0:
-        kept = source.values["save_last_n_steps"]
-        to.say("training.keep_checkpoints", max(1, last // every), "save_last_n_steps", kept)
-    else:
-        to.say("training.keep_checkpoints", 10_000, "save_last_n_steps", "all", stated=False)
-    set_trackers(source, "log_with", to)
+    kept = max(1, last // every) if source.has("save_last_n_steps") and every > 0 else 0
+    shown = source.values.get("save_last_n_steps") if kept else "all"
+    key, setting = "save_last_n_steps", "training.keep_checkpoints"
+    to.say(setting, kept or 10_000, key, shown, stated=bool(kept))
 
 
-DENSITY = "training.sigma.density"
-_OF_BASE = ("flux_shift", "flux2_shift", "qwen_shift", "krea2_shift", "nextdit_shift")
+_OF_SAMPLES = (
+    *("w", "h", "s", "d", "g", "l", "n", "f", "ci", "width", "height", "sample_steps", "seed"),
+    *("negative_prompt", "scale", "guidance_scale", "frame_count"),
+)
+_FLAG = re.compile(r"\s--(?=[a-z]+\s)")
 
 
-def set_flow_noise(
-    source: Source, to: Conversion, sampling: str = "sigma", shift: float = 1.0
+def set_samples(
+    files: Given, source: Source, to: Conversion, size: int, steps: int, guidance: float
 ) -> None:
-    """Say which noise levels are trained, and how they count.
+    """Say what previews are made of, where the file of prompts can be read.
 
     Args:
-        sampling: The program's default of ``timestep_sampling``.
-        shift: The program's default of ``discrete_flow_shift``.
+        size: The program's default of width and height, in pixels.
+        steps: Its default of sampling steps.
     """
-    kind = source.read("timestep_sampling", text, sampling)
-    row = ("timestep_sampling", kind)
-    shift = source.read("discrete_flow_shift", number, shift)
-    used = {"timestep_sampling", "weighting_scheme"}
-    if kind == "sigma":
-        used |= _by_weighting(source, shift, to)
-    elif kind == "uniform":
-        to.say(DENSITY, "uniform", *row)
-    elif kind in {"sigmoid", "shift", *_OF_BASE}:
-        used |= _moved(source, kind, shift, to)
-    elif kind == "logsnr":
-        used |= {"logit_mean", "logit_std"}
-        source.say(to, DENSITY, "logit_normal", *row)
-        for key, setting, factor, usual in (
-            ("logit_mean", "mean", -0.5, 0.0),
-            ("logit_std", "std", 0.5, 1.0),
-        ):
-            value = source.read(key, number, usual)
-            source.say(to, f"training.sigma.{setting}", value * factor + 0.0, key, value)
-    elif kind.startswith("qinglong"):
-        to.say(DENSITY, "shifted", *row, "The largest part of its mixture of densities.")
-    else:
-        to.lack(*row, "There is no such density here.")
-    for key in ("discrete_flow_shift", "sigmoid_scale", "logit_mean", "logit_std", "mode_scale"):
-        if key not in used:
-            source.off(to, key, why=f"It means nothing with timestep_sampling {kind}.")
+    key = "sample_prompts"
+    if not source.has(key):
+        return
+    samples = _samples_of(files, name := source.read(key, text))
+    if samples is None:
+        to.lack(key, name, "It is not here: write its prompts into preview.prompts.")
+        return
+    if not samples:
+        to.off(key, name, "The file has no prompts.")
+        return
+    set_previews(source, to, samples, key, _OF_SAMPLES)
+    usual = {"width": size, "height": size, "steps": steps, "guidance": guidance}
+    for setting, value in usual.items():
+        if f"preview.{setting}" not in to.values:
+            to.say(f"preview.{setting}", value, f"{key} ({setting})", value, stated=False)
 
 
-def _moved(source: Source, kind: str, shift: float, to: Conversion) -> set[str]:
-    scale = source.read("sigmoid_scale", number, 1.0)
-    moves = kind in _OF_BASE or (kind == "shift" and shift != 1.0)
-    near = "Moved as the base's own scheduler says." if kind in _OF_BASE else ""
-    density = "shifted" if moves else "logit_normal"
-    source.say(to, DENSITY, density, "timestep_sampling", kind, near)
-    if kind == "shift" and moves:
-        source.say(to, "training.sigma.shift", shift, "discrete_flow_shift")
-    source.say(to, "training.sigma.std", scale, "sigmoid_scale")
-    return {"sigmoid_scale"} | ({"discrete_flow_shift"} if kind == "shift" else set())
+def _samples_of(files: Given, name: str) -> list[Values] | None:
+    """The prompts of a file, with what stands beside them; None where it cannot be read."""
+    if not name.endswith((".toml", ".json")):
+        lines = files.lines(name)
+        if lines is None:
+            return None
+        return [_sample(line) for line in lines if line.strip() and not line.startswith("#")]
+    found = files.find(name)
+    if found is None:
+        return None
+    shared = found.values.get("prompt")
+    shared = dict(shared) if isinstance(shared, Mapping) else {}
+    items = found.values.get("list", shared.pop("subset", []))
+    return [
+        _sample(each) if isinstance(each, str) else {**shared, **each}
+        for each in (items if isinstance(items, list) else [])
+        if isinstance(each, str | Mapping)
+    ]
 
 
-def _by_weighting(source: Source, shift: float, to: Conversion) -> set[str]:
-    """timestep_sampling sigma: the weighting scheme is the density, on the moved levels."""
-    scheme = source.read("weighting_scheme", text, "none")
-    key = "weighting_scheme"
-    used = {"discrete_flow_shift"}
-    if scheme == "logit_normal":
-        mean = source.read("logit_mean", number, 0.0)
-        std = source.read("logit_std", number, 1.0)
-        to.say(DENSITY, "shifted" if shift != 1 else "logit_normal", key, scheme)
-        # Levels are counted from noise there.
-        source.say(to, "training.sigma.mean", -mean + 0.0, "logit_mean", mean)
-        source.say(to, "training.sigma.std", std, "logit_std")
-        used |= {"logit_mean", "logit_std"}
-    elif scheme == "mode":
-        scale = source.read("mode_scale", number, 1.29)
-        to.say(DENSITY, "mode", key, scheme)
-        source.say(to, "training.sigma.mode_scale", scale, "mode_scale")
-        used.add("mode_scale")
-    else:
-        source.say(to, DENSITY, "uniform", "timestep_sampling", "sigma")
-    if shift != 1:
-        source.say(to, "training.sigma.shift", shift, "discrete_flow_shift")
-    else:
-        source.off(to, "discrete_flow_shift", why="1 moves nothing.")
-    return used
-
-
-def set_weighting(source: Source, to: Conversion) -> None:
-    """Say how each noise level counts, where the weighting scheme is no density."""
-    scheme = source.read("weighting_scheme", text, "none")
-    kind = source.read("timestep_sampling", text, "sigma")
-    if scheme in {"sigma_sqrt", "cosmap"}:
-        to.say("training.loss.weighting", scheme, "weighting_scheme", scheme)
-    elif source.has("weighting_scheme") and (scheme == "none" or kind != "sigma"):
-        to.off("weighting_scheme", scheme)
-
-
-def set_bounds(source: Source, to: Conversion, *, cut: bool) -> None:
-    """Set the smallest and the largest noise level.
-
-    Args:
-        cut: Whether the density is cut off there, as here, and not pressed between them.
-    """
-    cut = cut or source.read("preserve_distribution_shape", flag, False)
-    near = "" if cut else "Cut off here; there the whole density is pressed between the bounds."
-    for key, setting in (("min_timestep", "min"), ("max_timestep", "max")):
-        if source.has(key):
-            value = source.read(key, number)
-            to.say(f"training.sigma.{setting}", value / 1000, key, value, near)
-    source.off(to, "preserve_distribution_shape", why="Bounds always cut off here.")
-    if source.read("num_timestep_buckets", whole, 0) > 1:
-        value = source.values["num_timestep_buckets"]
-        near = "Spread evenly over the visits of each image here, over each epoch there."
-        source.say(to, "training.sigma.stratified", True, "num_timestep_buckets", value, near)
+def _sample(line: str) -> Values:
+    """A prompt with flags behind it; those of control images may stand several times."""
+    first, *rest = _FLAG.split(line.strip())
+    pairs = [each.strip().partition(" ") for each in rest]
+    flags: dict[str, Any] = {name: value.strip() for name, _, value in pairs}
+    if "ci" in flags:
+        flags["ci"] = [value.strip() for name, _, value in pairs if name == "ci"]
+    return {"prompt": first.strip(), **flags}

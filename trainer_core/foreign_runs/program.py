@@ -2,19 +2,49 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar
 
-from ..errors import InputError
+from ..errors import InputError, TrainerError
 from ..families.lent import GRAPH_MODEL
 from ..families.registry import FAMILIES
 from ..families.run_files import words_elsewhere
-from .documents import Document, script_of
-from .rules import ABSENT, Conversion, Table, name_of, shown
+from ..filesystem.text_files import read_text
+from .documents import LARGEST, Document, open_document, script_of
+from .readers import ABSENT
+from .rules import Conversion, Table, name_of, shown
 
-Find = Callable[[str], "Document | None"]
-"""Opens a file that another one names; None where it may not, or cannot."""
+Found = TypeVar("Found")
+
+
+class Beside:
+    """Opens files that a file names: from the current folder, or beside it.
+
+    Args:
+        name: Of the file that names them.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._folders = (Path(), Path(name).parent)
+
+    def document(self, name: str) -> Document | None:
+        """A file, read; None where there is none that can be."""
+        return self._first(name, open_document)
+
+    def text(self, name: str) -> str | None:
+        """The text of a file; None where there is none that can be read."""
+        return self._first(
+            name, lambda path: read_text(path, lambda why: InputError(why, "", ""), LARGEST)
+        )
+
+    def _first(self, name: str, read: Callable[[Path], Found]) -> Found | None:
+        for folder in self._folders:
+            with contextlib.suppress(TrainerError, OSError, ValueError):
+                return read(folder / name)
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,21 +53,23 @@ class Given:
 
     Attributes:
         documents: The files, the one that was asked for first.
-        find: Opens what they name.
         family: The family that the user named, or nothing.
-        find_text: Reads a text file that they name; None where it may not, or cannot.
+        beside: Opens what they name; None where nothing may be opened.
         in_graph: Whether a model that is no family comes from a ComfyUI graph.
     """
 
     documents: Sequence[Document]
-    find: Find = lambda name: None
     family: str = ""
-    find_text: Callable[[str], str | None] = lambda name: None
+    beside: Beside | None = None
     in_graph: bool = False
+
+    def find(self, name: str) -> Document | None:
+        """A file that another one names; None where it may not be opened, or cannot."""
+        return self.beside.document(name) if self.beside and name else None
 
     def lines(self, name: str) -> list[str] | None:
         """The lines of a text file that a file names; None where it cannot be read."""
-        found = self.find_text(name)
+        found = self.beside.text(name) if self.beside else None
         return None if found is None else found.splitlines()
 
     @property
@@ -87,6 +119,11 @@ def has(*path: str) -> Callable[[Mapping[str, Any]], bool]:
         return True
 
     return found
+
+
+def trains_clips(files: Given, to: Conversion) -> bool:
+    """Whether the base may be one of videos: a MODEL of the graph, or one that no file names."""
+    return files.in_graph and to.values.get("family", GRAPH_MODEL) == GRAPH_MODEL
 
 
 def other_script(name: str, words: Sequence[str], scripts: Sequence[str]) -> InputError:

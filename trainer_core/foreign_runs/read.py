@@ -6,12 +6,11 @@ where the dataset is there.
 
 from __future__ import annotations
 
-import contextlib
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from ..config.dialect import BACKSLASHES
 from ..config.problems import contradictions
@@ -19,12 +18,12 @@ from ..config.run import RunConfig, nested
 from ..errors import ConfigError, InputError, TrainerError
 from ..families.lent import GRAPH_MODEL, OF_FILES
 from ..families.run_files import config_of, run_file_of
-from ..filesystem.text_files import read_text
 from ..printable import listed
-from .documents import LARGEST, Document, open_document, split_command
-from .program import Given, Program, other_script
+from .documents import Document, split_command
+from .program import Beside, Given, Program, other_script
+from .readers import UnfitError
 from .registry import PROGRAMS
-from .rules import Balanced, Conversion, Note, UnfitError, name_of, with_one_outcome
+from .rules import Balanced, Conversion, Note, name_of, with_one_outcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +44,6 @@ class Epoch:
 
 Count = Callable[[RunConfig], Epoch]
 """Counts an epoch of a run; raises `TrainerError` or `OSError` where its dataset is not there."""
-
-Found = TypeVar("Found")
 
 _BALANCED = "There images of regularization are repeated until they equal the trained ones."
 
@@ -250,9 +247,7 @@ def read_foreign(
             "Read them one after the other.",
         )
     to = Conversion()
-    files = Given(documents, family=family, in_graph=in_graph)
-    if beside is not None:
-        files = replace(files, find=beside.document, find_text=beside.text)
+    files = Given(documents, family, beside, in_graph)
     try:
         program.convert(files, to)
     except UnfitError as error:
@@ -327,33 +322,6 @@ def in_reading_order(documents: Sequence[Document]) -> list[Document]:
             others = [each for each in documents if each is not document]
             return [document, *(each for each in others if belongs(each.values))]
     return []
-
-
-class Beside:
-    """Opens files that a file names: from the current folder, or beside it.
-
-    Args:
-        name: Of the file that names them.
-    """
-
-    def __init__(self, name: str) -> None:
-        self._folders = (Path(), Path(name).parent)
-
-    def document(self, name: str) -> Document | None:
-        """A file, read; None where there is none that can be."""
-        return self._first(name, open_document)
-
-    def text(self, name: str) -> str | None:
-        """The text of a file; None where there is none that can be read."""
-        return self._first(
-            name, lambda p: read_text(p, lambda why: InputError(why, "", ""), LARGEST)
-        )
-
-    def _first(self, name: str, read: Callable[[Path], Found]) -> Found | None:
-        for folder in self._folders:
-            with contextlib.suppress(TrainerError, OSError, ValueError):
-                return read(folder / name)
-        return None
 
 
 def _require_controls(to: Conversion) -> None:

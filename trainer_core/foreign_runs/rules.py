@@ -1,10 +1,14 @@
-"""Rules of a program's keys, and what becomes of a file that they are applied to."""
+"""Rows of a program's table, what each does with a key, and what becomes of a file.
+
+One key goes through `Source.apply` (its row), `Conversion.say` (our setting and a note) and
+`Conversion.finish` (a note for what nothing has named).
+"""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from typing import Any, Literal
 
 from pydantic import ValidationError
@@ -14,30 +18,9 @@ from ..config.run import RunConfig, find_setting, nested
 from ..config.section import expectation
 from ..errors import ConfigError
 from ..printable import shortened, single_line
-
-
-@dataclass(frozen=True, slots=True)
-class Balanced:
-    """Folders by their places in `dataset_folders`, to repeats; ``ordinary`` is to equal the rest.
-
-    Attributes:
-        key: What the file calls them.
-        trained: Those of the trained images.
-        ordinary: Those of the regularization images.
-    """
-
-    key: str
-    trained: dict[int, int]
-    ordinary: dict[int, int]
-
-
-Read = Callable[[Any], Any]
-"""Turns a value of another program into ours; raises `UnfitError`."""
+from .readers import ABSENT, NUMBER, Read, UnfitError, flag, number, text
 
 Outcome = Literal["exact", "near", "default", "lacking", "off", "unknown"]
-
-ABSENT: Any = object()
-"""What stands for no value at all."""
 
 EVERY: tuple[Any, ...] = (object(),)
 """For `Lacks.off`: whatever it says, nothing is learned otherwise."""
@@ -45,40 +28,98 @@ EVERY: tuple[Any, ...] = (object(),)
 _APPLIED: Sequence[Outcome] = ("exact", "near")
 _WEAKNESS: Sequence[Outcome] = ("default", "off", "exact", "near", "unknown", "lacking")
 _LONGEST = 120
-_LARGEST = 1e100
-"""So that no product of a few numbers of a file is infinite."""
-
-_NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
-_ON, _OFF = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
-_FLAGS = {**dict.fromkeys(_ON, True), **dict.fromkeys(_OFF, False)}
-
-
-class UnfitError(ValueError):
-    """A value that a key cannot have; its text is what was expected."""
+_NOTHING = ("none", "false", "", "0", "0.0", "no", "off", "[]", "{}")
 
 
 @dataclass(frozen=True, slots=True)
-class Maps:
+class Condition:
+    """What another key has to say, so that a row holds.
+
+    Attributes:
+        words: Values, or patterns of them; none: the key is on.
+        holds: False where the key is to have none of them.
+    """
+
+    key: str
+    words: Sequence[str]
+    holds: bool = True
+
+    def met(self, source: Source) -> bool:
+        """Whether a file fulfils it; where the file is silent, the program's default counts."""
+        value = source.word(self.key)
+        if not self.words:
+            return self.holds == (str(value).strip().lower() not in _NOTHING)
+        return self.holds == (value is not None and any(_same(value, word) for word in self.words))
+
+
+def _same(value: Any, word: str) -> bool:
+    found = str(value).strip().lower()
+    if word[0] in "<>" and NUMBER.fullmatch(found):
+        return float(found) < float(word[1:]) if word[0] == "<" else float(found) > float(word[1:])
+    if NUMBER.fullmatch(word) and NUMBER.fullmatch(found):
+        return float(word) == float(found)
+    return fnmatchcase(found, word.lower())
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What keys mean.
+
+    Attributes:
+        keys: Of several the first that the file has counts.
+        conditions: Where one is not met, the keys ask for nothing.
+        usual: The program's own default; None where it is ours, or nothing.
+    """
+
+    keys: Sequence[str]
+    conditions: Sequence[Condition]
+    usual: Any
+
+    def apply(self, source: Source, to: Conversion) -> None:
+        """Turn what a file says into settings and notes."""
+
+    def chosen(self, source: Source, to: Conversion) -> str:
+        """The key that counts; the others that the file has are noted."""
+        key = next(filter(source.has, self.keys), self.keys[-1])
+        others = [each for each in self.keys if each != key]
+        source.off(to, *others, why=f"{source.name(key)} wins over it.")
+        return key
+
+
+@dataclass(frozen=True, slots=True)
+class Maps(Row):
     """One of our settings says the same.
 
     Attributes:
         setting: Its YAML path.
-        read: Turns the value into ours.
-        default: What the other program takes where the key is absent, as our value; `ABSENT` where
-            that is the same as ours, or nothing.
+        read: Turns the value into ours; None for a length in epochs.
         near: How ours differs; empty for an exact counterpart.
         exact: Values, as ours, with which there is no difference all the same.
     """
 
     setting: str
-    read: Read
-    default: Any = ABSENT
+    read: Read | None
     near: str = ""
     exact: tuple[Any, ...] = ()
 
+    def apply(self, source: Source, to: Conversion) -> None:
+        """Set it, also where the file is silent and the program's default is not ours."""
+        key = self.chosen(source, to)
+        stated = source.word(key, self.usual)
+        if self.read is None:
+            if stated is not None:
+                to.epochs[self.setting] = source.name(key), source.check(key, stated, number)
+            return
+        value = ABSENT if stated is None else source.check(key, stated, self.read)
+        if value is ABSENT:
+            source.off(to, key)
+        else:
+            near = "" if value in self.exact else self.near
+            source.say(to, self.setting, value, key, stated, near)
+
 
 @dataclass(frozen=True, slots=True)
-class Lacks:
+class Lacks(Row):
     """We have nothing for it.
 
     Attributes:
@@ -87,21 +128,30 @@ class Lacks:
     """
 
     why: str
-    off: tuple[Any, ...] = (None, False, "", 0, "none", "None", "NONE", "off")
+    off: tuple[Any, ...]
+
+    def apply(self, source: Source, to: Conversion) -> None:
+        """Note it, and a section key by key."""
+        for key, value in source.values.items():
+            if source.table.name(key) not in self.keys:
+                continue
+            note = to.off if self.off is EVERY or self.is_off(value) else to.lack
+            for path, leaf in leaves(source.name(key), value):
+                note(path, leaf, self.why)
 
     def is_off(self, value: Any) -> bool:
         """Whether a value asks for nothing; numbers of a command line are texts."""
-        if isinstance(value, str) and _NUMBER.fullmatch(value):
+        if isinstance(value, str) and NUMBER.fullmatch(value):
             return value in self.off or float(value) in self.off
         return value in ([], {}) or any(value is off or value == off for off in self.off)
 
 
 @dataclass(frozen=True, slots=True)
-class Together:
-    """It says something together with other keys.
+class Together(Row):
+    """It says something together with other keys, which a function of the program reads.
 
     Attributes:
-        says: Our settings that follow from it, for the table of the documentation.
+        says: Our settings that follow from it.
     """
 
     says: str
@@ -112,9 +162,84 @@ class Together:
         return any(f"{setting}.".startswith(f"{path}.") for path in paths)
 
 
-Rule = Maps | Lacks | Together
-Table = Mapping[str, Rule]
-"""Dotted key to its rule. A key that holds a mapping is looked into only where a rule is below."""
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What some values of a key mean.
+
+    Attributes:
+        words: The values, or patterns of them.
+        settings: Ours, to their values; `ABSENT` where something else sets them.
+        near: How ours differs.
+        why: Why there is no counterpart; the settings stand in its place.
+    """
+
+    words: Sequence[str]
+    conditions: Sequence[Condition]
+    settings: Sequence[tuple[str, Any]]
+    near: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cases(Row):
+    """Each value means something of its own; the first case that fits counts.
+
+    A default sets what nothing before it has set. ``(always)`` is no key: it stands for what a
+    program does whatever its files say.
+    """
+
+    cases: Sequence[Case]
+
+    def apply(self, source: Source, to: Conversion) -> None:
+        """Set what the value means."""
+        key = self.chosen(source, to)
+        value, stated = source.word(key), source.has(key)
+        if not stated and value in (None, ""):
+            return
+        word = source.check(key, str(value) if isinstance(value, bool) else value, text)
+        case = next((each for each in self.cases if self._fits(each, source, word)), None)
+        if case is None:
+            expected = ", ".join(word for each in self.cases for word in each.words)
+            raise source.unfit(key, value, f"one of {expected}")
+        if case.why:
+            to.lack(source.name(key), value, case.why)
+        for setting, ours in case.settings:
+            if ours is not ABSENT and (stated or setting not in to.values):
+                source.say(to, setting, ours, key, value if stated else ours, case.near)
+            elif stated:
+                to.tell(setting, source.name(key), value, case.near)
+
+    def _fits(self, case: Case, source: Source, word: str) -> bool:
+        fits = any(_same(word, each) for each in case.words)
+        return fits and all(each.met(source) for each in case.conditions)
+
+
+class Table:
+    """The keys of a file, or of a part of one.
+
+    Args:
+        rows: In the order in which they are applied.
+        sections: Keys that hold others.
+    """
+
+    def __init__(self, rows: Sequence[Row], sections: Set[str] = frozenset()) -> None:
+        self.rows, self.sections = rows, sections
+        self._rows = {key: row for row in rows for key in row.keys}
+        known = [(key, row.usual) for row in rows[::-1] for key in row.keys]
+        self.usual = {key: usual for key, usual in known if usual is not None}
+
+    def name(self, key: str) -> str:
+        """What rows call a key: ``section.*`` is any other key of a section."""
+        return key if key in self._rows else key.rpartition(".")[0] + ".*"
+
+    def row(self, key: str) -> Row | None:
+        """The last row of a key."""
+        return self._rows.get(self.name(key))
+
+    def __add__(self, other: Table) -> Table:
+        """The rows of both; what the other says of a key counts."""
+        own = [row for row in self.rows if not any(map(other._rows.__contains__, row.keys))]
+        return Table([*own, *other.rows], self.sections | other.sections)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +261,21 @@ class Note:
     outcome: Outcome
     setting: str = ""
     why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Balanced:
+    """Folders by their places in `dataset_folders`, to repeats; ``ordinary`` is to equal the rest.
+
+    Attributes:
+        key: What the file calls them.
+        trained: Those of the trained images.
+        ordinary: Those of the regularization images.
+    """
+
+    key: str
+    trained: dict[int, int]
+    ordinary: dict[int, int]
 
 
 @dataclass(slots=True)
@@ -181,30 +321,31 @@ class Conversion:
         usual = found.get_default(call_default_factory=True) if ours is ABSENT else ours
         if not stated and value == usual:
             return
-        if not _fits(setting, value):
-            why = f"{setting} takes {expectation(found)}."
-            self.notes.append(Note(name_of(key), shown(value_there), "lacking", setting, why))
-            return
-        self.values[setting] = value
         outcome: Outcome = ("near" if near else "exact") if stated else "default"
-        self.notes.append(Note(name_of(key), shown(value_there), outcome, setting, near))
+        if _fits(setting, value):
+            self.values[setting] = value
+        else:
+            outcome, near = "lacking", f"{setting} takes {expectation(found)}."
+        self._note(key, value_there, outcome, setting, near)
+
+    def _note(self, key: str, value: Any, outcome: Outcome, setting: str, why: str) -> None:
+        self.notes.append(Note(name_of(key), shown(value), outcome, setting, why))
 
     def tell(self, setting: str, key: str, value: Any, near: str = "") -> None:
         """Note a key that one of our settings follows from, whose value is set elsewhere."""
-        kind: Outcome = "near" if near else "exact"
-        self.notes.append(Note(name_of(key), shown(value), kind, setting, near))
+        self._note(key, value, "near" if near else "exact", setting, near)
 
     def lack(self, key: str, value: Any, why: str) -> None:
         """Note that a key says something that we have nothing for."""
-        self.notes.append(Note(name_of(key), shown(value), "lacking", "", why))
+        self._note(key, value, "lacking", "", why)
 
     def off(self, key: str, value: Any, why: str = "") -> None:
         """Note a key without counterpart that asks for nothing."""
-        self.notes.append(Note(name_of(key), shown(value), "off", "", why))
+        self._note(key, value, "off", "", why)
 
     def unknown(self, key: str, value: Any) -> None:
         """Note a key that is in no table."""
-        self.notes.append(Note(name_of(key), shown(value), "unknown"))
+        self._note(key, value, "unknown", "", "")
 
     def leave_out(self, settings: Set[str], why: str) -> None:
         """Take settings back, and note the keys that they follow from as left out."""
@@ -216,17 +357,25 @@ class Conversion:
         ]
 
     def finish(self) -> None:
-        """Note the keys that say something together with others, and that no note names yet."""
-        outcomes = {
+        """Note the keys that no note names yet."""
+        noted = {
             note.key[:end] for note in self.notes for end in (len(note.key), *_ends_of(note.key))
         }
-        for source in self.sources:
+        for source in reversed(self.sources):
             for key, value in source.values.items():
-                rule, name = source.table.get(key), name_of(source.prefix + key)
-                if isinstance(rule, Together) and name not in outcomes and _is_plain(value):
-                    setting = next((each for each in self.values if rule.speaks_of(each)), "")
-                    outcome: Outcome = "exact" if setting else "off"
-                    self.notes.append(Note(name, shown(value), outcome, setting))
+                row, name = source.table.row(key), source.name(key)
+                if row is None or value is None or name_of(name) in noted:
+                    continue
+                noted.add(name_of(name))
+                failed = [each for each in row.conditions if not each.met(source)]
+                if failed:
+                    other = f"{source.name(failed[0].key)} {shown(source.word(failed[0].key))}"
+                    self.off(name, value, f"It means nothing with {other}.")
+                elif isinstance(row, Cases):
+                    self.off(name, value)
+                elif isinstance(row, Together) and not isinstance(value, dict | list):
+                    setting = next(filter(row.speaks_of, self.values), "")
+                    self._note(name, value, "exact" if setting else "off", setting, "")
         self.sources = []
 
 
@@ -256,11 +405,6 @@ def _ends_of(key: str) -> list[int]:
     return [place for place, sign in enumerate(key) if sign in ".[ "]
 
 
-def _is_plain(value: Any) -> bool:
-    """Whether it says something by itself: no section, and no list of them."""
-    return value is not None and not isinstance(value, dict | list)
-
-
 class Source:
     """The values of a file, by dotted keys of a table.
 
@@ -269,17 +413,61 @@ class Source:
         values: Nested as in the file.
         table: The keys that are looked for.
         prefix: What the keys begin with in messages.
+        facts: What conditions may ask for beside keys, such as the name of a script.
+        defaults: Values of keys of which the file says nothing, where they are not the table's.
+        listed: Sections that are lists ``name=value`` there, and are shown so.
+
+    Raises:
+        ConfigError: When a section is none.
     """
 
     def __init__(
-        self, file: str, values: Mapping[str, Any], table: Table, prefix: str = ""
+        self,
+        file: str,
+        values: Mapping[str, Any],
+        table: Table,
+        prefix: str = "",
+        *,
+        facts: Mapping[str, Any] | None = None,
+        defaults: Mapping[str, Any] | None = None,
+        listed: Sequence[str] = (),
     ) -> None:
-        self.file, self.table, self.prefix = file, table, prefix
-        self.values = dict(_flattened(values, table))
+        self.file, self.table, self.prefix, self.listed = file, table, prefix, listed
+        self.facts, self.defaults = dict(facts or {}), defaults or {}
+        self.values = dict(self._flattened(values, ""))
+
+    def _flattened(self, values: Mapping[str, Any], before: str) -> Iterator[tuple[str, Any]]:
+        for name, value in values.items():
+            key = f"{before}{name}"
+            if key not in self.table.sections:
+                yield key, value
+            elif isinstance(value, Mapping):
+                yield from self._flattened(value, f"{key}.")
+            elif self.table.row(key) is not None:
+                yield key, value
+            elif value is not None:
+                raise self.unfit(key, value, "names with values")
+
+    def name(self, key: str) -> str:
+        """What messages call a key."""
+        if key.startswith(("@", "(")):
+            return f"{self.prefix.rstrip('.')} {key}".strip() if key[0] == "(" else key[1:]
+        section, _, name = key.partition(".")
+        return self.prefix + (f"{section} ({name})" if name and section in self.listed else key)
 
     def has(self, key: str) -> bool:
         """Whether the file says something of a key, and not just null."""
         return self.values.get(key) is not None
+
+    def word(self, key: str, usual: Any = ABSENT) -> Any:
+        """What a key says, or is there where the file is silent.
+
+        Args:
+            usual: That default; unset: that of the first row which has one.
+        """
+        if key in self.facts or self.has(key):
+            return self.facts.get(key, self.values.get(key))
+        return self.defaults.get(key, self.table.usual.get(key) if usual is ABSENT else usual)
 
     def read(self, key: str, read: Read, default: Any = None) -> Any:
         """The value of a key.
@@ -298,30 +486,27 @@ class Source:
         try:
             return read(value)
         except UnfitError as error:
-            raise ConfigError(
-                f"{self.file}: {name_of(self.prefix + key)} is {shown(value)}",
-                str(error),
-                "Correct it there, or take the key out.",
-            ) from error
+            raise self.unfit(key, value, str(error)) from error
+
+    def unfit(self, key: str, value: Any, expected: str) -> ConfigError:
+        """The error of a value that the other program would not read."""
+        found = f"{self.file}: {name_of(self.name(key))} is {shown(value)}"
+        return ConfigError(found, expected, "Correct it there, or take the key out.")
 
     def apply(self, to: Conversion) -> None:
-        """Apply every rule of the table that needs one key alone; note what is in no table."""
+        """Apply every row that holds; note what is in no table, in the file's order."""
         to.sources.append(self)
-        for key, rule in self.table.items():
-            if isinstance(rule, Maps):
-                self._map(key, rule, to)
-            elif isinstance(rule, Lacks) and key in self.values:
-                value = self.values[key]
-                asks = rule.off is not EVERY and not rule.is_off(value)
-                for path, leaf in leaves(key, value):
-                    (to.lack if asks else to.off)(self.prefix + path, leaf, rule.why)
+        for row in self.table.rows:
+            if all(each.met(self) for each in row.conditions):
+                row.apply(self, to)
         self.tell_unknown(to)
 
     def tell_unknown(self, to: Conversion) -> None:
         """Note what is in no table, in the file's order."""
         for key, value in self.values.items():
-            for path, leaf in leaves(key, value) if key not in self.table else ():
-                to.unknown(self.prefix + path, leaf)
+            if self.table.row(key) is None:
+                for path, leaf in leaves(self.name(key), value):
+                    to.unknown(path, leaf)
 
     def say(
         self,
@@ -329,7 +514,7 @@ class Source:
         setting: str,
         value: Any,
         key: str,
-        value_there: Any = ABSENT,
+        value_there: Any = None,
         near: str = "",
     ) -> None:
         """Set one of our settings by a key, or by its default there where the file is silent.
@@ -337,70 +522,17 @@ class Source:
         The arguments are those of `Conversion.say`; what the key says, or its default, is ours
         where it is unset.
         """
-        displayed = value if value_there is ABSENT else value_there
-        to.say(setting, value, self.prefix + key, displayed, near, stated=self.has(key))
-
-    def take(
-        self, to: Conversion, key: str, setting: str, read: Read, default: Any = ABSENT
-    ) -> None:
-        """Set one of our settings by a key, or by its default there."""
-        self._map(key, Maps(setting, read, default), to)
-
-    def when(self, condition: object, to: Conversion, table: Table, why: str = "") -> bool:
-        """Apply rules that hold under a condition; else their keys ask for nothing.
-
-        Args:
-            condition: Whether they hold.
-            table: The rules, each a `Maps`.
-            why: Said of the keys where they do not hold.
-
-        Returns:
-            Whether they hold.
-        """
-        for key, rule in table.items():
-            assert isinstance(rule, Maps), key
-            if condition:
-                self._map(key, rule, to)
-            else:
-                self.off(to, key, why=why)
-        return bool(condition)
-
-    def unused(self, to: Conversion, *keys: str, why: str = "") -> None:
-        """Note keys that nothing was said of yet, as asking for nothing here."""
-        noted = {note.key for note in to.notes}
-        self.off(to, *(key for key in keys if name_of(self.prefix + key) not in noted), why=why)
+        displayed = value if value_there is None else value_there
+        to.say(setting, value, self.name(key), displayed, near, stated=self.has(key))
 
     def off(self, to: Conversion, *keys: str, why: str = "") -> None:
         """Note keys that ask for nothing here, where the file says something of them."""
-        for key in keys:
-            if self.has(key):
-                to.off(self.prefix + key, self.values[key], why)
+        for key in filter(self.has, keys):
+            to.off(self.name(key), self.values[key], why)
 
-    def _map(self, key: str, rule: Maps, to: Conversion) -> None:
-        if self.has(key):
-            value = self.read(key, rule.read)
-            if value is ABSENT:
-                self.off(to, key)
-                return
-            near = "" if value in rule.exact else rule.near
-            self.say(to, rule.setting, value, key, self.values[key], near)
-        elif rule.default is not ABSENT:
-            near = "" if rule.default in rule.exact else rule.near
-            self.say(to, rule.setting, rule.default, key, near=near)
-
-
-def _flattened(
-    values: Mapping[str, Any], table: Table, before: str = ""
-) -> Sequence[tuple[str, Any]]:
-    found: list[tuple[str, Any]] = []
-    for name, value in values.items():
-        key = f"{before}{name}"
-        inside = any(known.startswith(f"{key}.") for known in table)
-        if isinstance(value, Mapping) and key not in table and inside:
-            found += _flattened(value, table, f"{key}.")
-        else:
-            found.append((key, value))
-    return found
+    def on(self, key: str) -> bool:
+        """Whether a switch is on."""
+        return self.read(key, flag, False)
 
 
 def leaves(key: str, value: Any) -> Iterator[tuple[str, Any]]:
@@ -422,7 +554,7 @@ def _fits(setting: str, value: Any) -> bool:
 
 def shown(value: Any) -> str:
     """A value of a stranger's file, in one short line."""
-    if isinstance(value, str) and _NUMBER.fullmatch(value):
+    if isinstance(value, str) and NUMBER.fullmatch(value):
         return shortened(value, _LONGEST)  # words of a command line are no YAML
     return shortened(single_line(value_in_words(value)), _LONGEST)
 
@@ -430,80 +562,3 @@ def shown(value: Any) -> str:
 def name_of(key: str) -> str:
     """A key of a stranger's file, in one short line."""
     return shortened(single_line(key), _LONGEST)
-
-
-def number(value: Any) -> float:
-    """A number, also as YAML 1.1 gives ``1e-4``: as text."""
-    if isinstance(value, str) and _NUMBER.fullmatch(value.strip()):
-        value = float(value)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise UnfitError("a number")
-    if not -_LARGEST <= value <= _LARGEST:
-        raise UnfitError(f"a number of at most {_LARGEST:g}")
-    return float(value)
-
-
-def whole(value: Any) -> int:
-    """A whole number."""
-    if (found := number(value)) != int(found):
-        raise UnfitError("a whole number")
-    return int(found)
-
-
-def flag(value: Any) -> bool:
-    """True or false."""
-    if isinstance(value, str) and value.strip().lower() in _FLAGS:
-        return _FLAGS[value.strip().lower()]
-    if isinstance(value, bool) or value in (0, 1):
-        return bool(value)
-    raise UnfitError("true or false")
-
-
-def text(value: Any) -> str:
-    """A text; a number is written as one."""
-    if isinstance(value, str | int | float) and not isinstance(value, bool):
-        return str(value)
-    raise UnfitError("a text")
-
-
-def texts(value: Any) -> list[str]:
-    """A list of texts; one alone is a list of one."""
-    return [text(each) for each in value] if isinstance(value, list | tuple) else [text(value)]
-
-
-def mapping(value: Any) -> Mapping[str, Any]:
-    """Names with values."""
-    if not isinstance(value, Mapping):
-        raise UnfitError("names with values")
-    return value
-
-
-def mappings(value: Any) -> list[Mapping[str, Any]]:
-    """A list of names with values."""
-    if isinstance(value, list) and all(isinstance(each, Mapping) for each in value):
-        return value
-    raise UnfitError("a list of names with values")
-
-
-def numbers(value: Any) -> list[float]:
-    """A list of numbers."""
-    if isinstance(value, list | tuple):
-        return [number(each) for each in value]
-    raise UnfitError("a list of numbers")
-
-
-def switch_to(value: Any) -> Read:
-    """A reader of a switch that sets a value where it is on, and else nothing."""
-    return lambda stated: value if flag(stated) else ABSENT
-
-
-def word_of(choices: Mapping[str, Any]) -> Read:
-    """A reader of words, whatever their case."""
-
-    def read(value: Any) -> Any:
-        name = text(value).strip().lower()
-        if name not in choices:
-            raise UnfitError("one of " + ", ".join(choices))
-        return choices[name]
-
-    return read

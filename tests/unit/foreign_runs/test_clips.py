@@ -128,7 +128,7 @@ def test_previews_have_the_length_of_the_prompts(tmp_path, second, outcome):
     command = parse_document("run.sh", f"{WAN} --sample_prompts {prompts}")
     run = read_foreign([command], beside=Beside("run.sh"), in_graph=True)
     assert (run.values["preview.frames"], run.values["preview.width"]) == (81, 64)
-    assert told(run)["sample_prompts (--f)"] == outcome
+    assert told(run)["sample_prompts (f)"] == outcome
 
 
 def test_single_frames_of_clips_are_no_clips():
@@ -256,6 +256,8 @@ def test_sizes_of_buckets_of_diffusion_pipe(tmp_path):
     own = [run.values[f"dataset.{key}"] for key in ("resolution", "more_resolutions", "frames")]
     assert own == [78, [64], 65]
     assert run.values["dataset.max_aspect_ratio"] == 1.5
+    with pytest.raises(ConfigError, match="size_buckets is 100"):
+        diffusion_pipe(tmp_path, directories("a", head="size_buckets = 100\n"))
     images = diffusion_pipe(tmp_path, directories("a", head="resolutions = [64]\n"))
     assert "only images of it" in {n.key: n.why for n in images.notes}["directory[0].frame_buckets"]
 

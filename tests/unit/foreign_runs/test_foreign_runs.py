@@ -16,7 +16,7 @@ from trainer_core.families.run_files import load_config
 from trainer_core.foreign_runs import Beside, command_document, in_reading_order, read_foreign
 from trainer_core.foreign_runs.documents import parse_document
 from trainer_core.foreign_runs.registry import PROGRAMS
-from trainer_core.foreign_runs.rules import Maps
+from trainer_core.foreign_runs.rules import Cases, Maps
 
 FIXTURES = Path(__file__).resolve().parents[2] / "fixtures"
 FILES = yaml.safe_load((FIXTURES / "foreign_settings.yaml").read_text(encoding="utf-8"))
@@ -76,7 +76,7 @@ def test_files_that_a_file_names_are_read_where_they_may(tmp_path):
     assert run.values["dataset.path"] == "/data/cats"
     assert run.values["preview.prompts"] == ["a cat --h 512 --s 12 --n bad", "a dog"]
     assert (run.values["preview.width"], run.values["preview.every"]) == (640, 25)
-    assert "sample_prompts (--x)" in {note.key for note in run.outcome("lacking")}
+    assert "sample_prompts (x)" in {note.key for note in run.outcome("lacking")}
     alone = read_foreign([given])
     assert "dataset.path" not in alone.values
     lost = {note.key for note in alone.outcome("lacking")}
@@ -88,9 +88,11 @@ def test_files_that_a_file_names_are_read_where_they_may(tmp_path):
 def test_settings_of_the_tables_exist_and_their_defaults_fit():
     for program in PROGRAMS:
         for table in program.tables.values():
-            for key, rule in table.items():
-                if isinstance(rule, Maps):
-                    assert find_setting(rule.setting) is not None, (program.name, key)
+            for row in table.rows:
+                settings = [row.setting] if isinstance(row, Maps) else []
+                for case in row.cases if isinstance(row, Cases) else ():
+                    settings += [setting for setting, _ in case.settings]
+                assert all(map(find_setting, settings)), (program.name, row.keys)
 
 
 def test_a_value_that_our_setting_cannot_have_is_left_out_and_told():

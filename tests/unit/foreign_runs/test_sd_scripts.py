@@ -4,6 +4,7 @@ import pytest
 from fixtures.tables import table
 
 from trainer_core.foreign_runs import Beside, command_document, read_foreign
+from trainer_core.foreign_runs.kohya import arguments_of
 from trainer_core.foreign_runs.registry import PROGRAMS
 
 
@@ -23,12 +24,13 @@ def test_an_argument_means_what_its_script_computes(script, words, values, outco
 
 def test_every_argument_of_the_tables_is_told():
     (program,) = [each for each in PROGRAMS if each.name == "sd-scripts"]
-    words = " ".join(f"--{key} 1" for key in program.tables["arguments"] if " " not in key)
+    known = arguments_of(program.tables[""])
+    words = " ".join(f"--{key} 1" for key in known)
     for script in ("flux_train_network.py", "sdxl_train_network.py", "sd3_train_network.py"):
         fit = "--mixed_precision bf16 --save_precision bf16 --network_args a=1 --optimizer_args b=1"
         run = read(f"{script} {words} {fit}")
         keys = {note.key.partition(" ")[0] for note in run.notes if note.outcome != "default"}
-        assert set(program.tables["arguments"]) - {"the script"} <= keys
+        assert known <= keys
         assert [note.key for note in run.outcome("unknown")] == ["network_args (a)"]
 
 
@@ -57,4 +59,4 @@ def test_prompts_of_samples_are_read_in_each_form(name, text, tmp_path):
     assert (run.values["preview.width"], run.values["preview.every"]) == (640, 5)
     usual = {name: run.values[f"preview.{name}"] for name in ("height", "guidance")}
     assert usual == {"height": 512, "guidance": 3.5}
-    assert "sample_prompts (--ss)" in {note.key for note in run.outcome("lacking")}
+    assert "sample_prompts (ss)" in {note.key for note in run.outcome("lacking")}

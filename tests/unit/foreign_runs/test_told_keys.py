@@ -141,7 +141,7 @@ def test_a_slider_section_of_another_job_asks_for_nothing():
     run = read_foreign([parse_document("job.yaml", text)])
     assert not any(path.startswith("dataset.slider") for path in run.values)
     assert run.values["dataset.path"] == "faces"
-    assert "slider" in {note.key for note in run.outcome("off")}
+    assert "slider.positive_prompt" in {note.key for note in run.outcome("off")}
 
 
 def test_what_is_applied_is_not_left_out_and_sections_are_told_key_by_key():
@@ -165,8 +165,8 @@ def test_what_previews_do_not_share_stands_behind_their_prompts():
     assert old in files.AI_TOOLKIT
     run = read(files.AI_TOOLKIT.replace(old, more))
     assert run.values["preview.prompts"] == ["a --w 64 --n dull, dark", "b", "c --d 9 --s 4"]
-    assert told(run, "sample.samples[0].m")[0] == "lacking"
-    assert told(run, "sample.samples[2].seed") == ("exact", "preview.prompts")
+    assert told(run, "sample.samples (m)")[0] == "lacking"
+    assert told(run, "sample.samples (seed)") == ("exact", "preview.prompts")
     samples = [{"prompt": "a", "seed": 3, "width": 64}, {"prompt": "b", "seed": 5, "width": 64}]
     run = read(json.dumps(json.loads(files.ONE_TRAINER) | {"samples": samples}))
     assert run.values["preview.prompts"] == ["a --d 3", "b --d 5"]

@@ -195,30 +195,6 @@ def shown_toast(page, text):
     )
 
 
-def test_every_curve_is_drawn_of_several_runs(page):
-    mark = unique("curves")
-    for name in ("a", "b"):
-        trained(page, f"{mark}_{name}")
-    open_run(page, f"{mark}_a")
-    search(page, mark, 2)
-    page.browser.click(f"[data-run-key='{mark}_b/v0 compare']")
-    page.wait_for_count(LINE, 2)
-    for name in ("learning_rate", "memory", "step_seconds", "grad_norm"):
-        page.browser.evaluate(CHOOSE, [".adapter-trainer-runs-curve", name])
-        page.browser.wait(
-            "const label = document.querySelector('.adapter-trainer-runs-curve')"
-            ".selectedOptions[0].label;"
-            "return document.querySelector('.adapter-trainer-runs-chart')"
-            ".getAttribute('aria-label').startsWith(label)"
-        )
-        assert page.count(LINE) == 2
-        assert any(each in page.browser.evaluate(DRAWN, LINE) for each in "Lh")
-    before = page.browser.evaluate(DRAWN, LINE)
-    page.browser.click(".adapter-trainer-runs-log input")
-    assert page.browser.evaluate(DRAWN, LINE) != before
-    close(page)
-
-
 def test_what_is_cleaned_up_is_said_and_undone(page):
     mark = unique("waste")
     run = trained(page, mark)

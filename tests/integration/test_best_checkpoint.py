@@ -201,19 +201,6 @@ class Ends(CancelAfter):
         return self.heard and self.cancel
 
 
-@pytest.mark.exhaustive
-def test_a_state_that_was_not_measured_is_not_the_best(tmp_path, cache):
-    """Neither told nor kept: a run that stops before its first step saves step 0."""
-    training = {"checkpoint_every": 1, "keep_checkpoints": 1, "steps": 2}
-    asked = run_config(tmp_path, cache, training=training)
-    stopped = train(asked, Ends(1, cancel=True))
-    assert (stopped.status, stopped.step, stopped.best) == ("cancelled", 0, None)
-    assert steps_kept(stopped.folder) == [0]
-    ended = go_on(asked)
-    assert (ended.status, ended.best) == ("done", None)
-    assert steps_kept(ended.folder) == [2]
-
-
 @pytest.mark.parametrize("step", [BEST + 1, LAST])
 def test_a_measurement_that_a_signal_gave_up_is_made_up_for(tmp_path, cache, ended, step):
     first = train(config(tmp_path, cache), Ends(step, cancel=True))

@@ -9,8 +9,6 @@ import os
 import shutil
 import signal
 import struct
-import subprocess
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -161,24 +159,6 @@ def test_caption(kind, dataset, capsys):
     assert ("cannot be read as a caption" in shown) == ordinary
     assert (f"{caption.name} is no ordinary file" in shown) != ordinary
     assert len(said.out) < 40_000
-
-
-@pytest.fixture
-def nested():
-    """Folders deeper than a path may be long and than pytest removes: outside of its own ones."""
-    with tempfile.TemporaryDirectory() as place:
-        here = Path.cwd()
-        os.chdir(place)
-        try:
-            for _ in range(1500):
-                Path("d").mkdir()
-                os.chdir("d")
-            Path("a.png").write_bytes(b"")
-            os.chdir(here)
-            yield Path(place)
-        finally:
-            os.chdir(here)
-            subprocess.run(["rm", "-rf", Path(place) / "d"], check=True)
 
 
 def test_names_of_files_reach_no_terminal(dataset, capsys):

@@ -115,15 +115,6 @@ def test_a_cache_of_clips_is_made_once_and_tells_parts_rates_and_lengths_apart(c
     assert len(identities) == 4
 
 
-@pytest.mark.parametrize("damage", [lambda path: path.write_bytes(b""), lambda path: path.unlink()])
-def test_a_damaged_clip_is_encoded_again_and_only_that(clips, damage):
-    first = clips.build()
-    damage(first.items[first.names.index("c.mp4")].latents.path)
-    healed = clips.build()
-    assert (healed.encoded, healed.reused) == (1, 7)
-    assert same(first, healed)
-
-
 def test_clips_of_one_length_share_batches_and_others_do_not(clips):
     dataset = clips.build(options=CacheSection(batch_size=2))
     plan = BatchPlan(dataset.buckets, dataset.kinds, 2, 1, 1, seed=0)
@@ -247,10 +238,6 @@ def test_a_thousand_clips_are_encoded_in_flat_memory_and_go_on_behind_a_kill(tmp
     assert (told["encoded"], told["reused"]) == (602, 400)
     # Kept frames would be 2.5 GiB.
     assert told["growth"] < 200
-
-
-def test_buckets_of_clips_and_images_differ(clips):
-    assert clips.plan().counts() == {"64x64": 1, "80x48x13": 2, "80x48x33": 1}
 
 
 def test_the_first_and_last_frame_of_a_clip_are_given_and_carry_no_loss(clips):

@@ -161,30 +161,6 @@ def test_a_clip_that_ends_early_says_so(tmp_path):
     assert facts.duration + facts.missing == pytest.approx(FRAMES / RATE, abs=0.1)
 
 
-def spoiled(tmp_path, how):
-    path = write_clip(tmp_path / "a.mp4")
-    content = path.read_bytes()
-    path.write_bytes(how(content))
-    return path
-
-
-BAD = {
-    "empty": lambda content: b"",
-    "cut off": lambda content: content[: len(content) // 2],
-    "text": lambda content: b"no clip",
-    "zeros": lambda content: bytes(len(content)),
-}
-
-
-@pytest.mark.parametrize("how", BAD.values(), ids=BAD)
-def test_what_is_no_clip_is_refused_by_name(tmp_path, how):
-    path = spoiled(tmp_path, how)
-    with pytest.raises(DatasetError) as error:
-        clip_facts(path)
-    assert str(path) in error.value.found
-    assert error.value.remedy
-
-
 def test_sound_alone_is_refused(tmp_path):
     path = tmp_path / "a.mp4"
     with av.open(str(path), "w") as container:

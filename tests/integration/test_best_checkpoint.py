@@ -13,7 +13,6 @@ from runs import CancelAfter, assert_same_files, metrics, record, run_config
 
 from trainer_core.cli import main
 from trainer_core.config import RunConfig
-from trainer_core.demo.run import dataset_folder
 from trainer_core.errors import ConfigError
 from trainer_core.training.checkpoints.checkpoint import checkpoint_folders
 from trainer_core.training.checkpoints.checkpoint_search import find_checkpoint
@@ -220,19 +219,3 @@ def test_what_is_measured_only_because_a_run_ends_does_not_count_as_missed(tmp_p
     resumed = go_on(config(tmp_path, cache, **given))
     assert resumed.step == whole.step
     assert_same_files(resumed.adapters, whole.adapters)
-
-
-@pytest.mark.exhaustive
-def test_an_image_of_noise_is_found(tmp_path):
-    folder = tmp_path / "data"
-    shutil.copytree(dataset_folder("generate"), folder)
-    broken = sorted(path.name for path in folder.glob("[0-9]*.png"))[7]
-    with Image.open(folder / broken) as image:
-        size = (*image.size[::-1], 3)
-    noise = np.random.default_rng(1).integers(0, 256, size, dtype=np.uint8)
-    Image.fromarray(noise).save(folder / broken)
-    dataset = {"path": str(folder)}
-    result = train(run_config(tmp_path, tmp_path / "c", dataset=dataset, training={"steps": 60}))
-    first, second, *_ = read_ledger(result.folder)["images"]
-    assert first["name"] == broken
-    assert first["ratio"] > 1.3 * second["ratio"]

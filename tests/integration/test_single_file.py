@@ -9,7 +9,6 @@ from tests.fixtures.flux_base import make_flux_base, make_flux_vae
 from tests.fixtures.gguf_files import write_with_gguf
 from tests.fixtures.native_files import flux_to_native, make_native_flux
 from trainer_core.config import RunConfig
-from trainer_core.errors import ConfigError
 from trainer_core.training import train
 
 
@@ -74,18 +73,3 @@ def test_a_gguf_file_trains_as_its_numbers_in_a_plain_file(files, tmp_path):
         losses.append([step["loss"] for step in metrics(result.folder)])
     assert losses[0] == pytest.approx(losses[1], rel=1e-6)
     assert losses[0][0] > 0.1
-
-
-@pytest.mark.exhaustive
-def test_a_run_resumes_only_on_the_same_weights(files, tmp_path):
-    path = tmp_path / "base.safetensors"
-    model = make_native_flux(layers=1, single_layers=1, joint=32)
-    tensors = flux_to_native(model.state_dict())
-    save_file(tensors, path)
-    run(files, tmp_path / "output", path)
-    # Another name is the same base.
-    renamed = path.rename(tmp_path / "renamed.safetensors")
-    assert run(files, tmp_path / "output", renamed, resume="latest", steps=3).status == "done"
-    save_file({name: tensor * 1.01 for name, tensor in tensors.items()}, renamed)
-    with pytest.raises(ConfigError, match=r"base \(content\)"):
-        run(files, tmp_path / "output", renamed, resume="latest", steps=4)

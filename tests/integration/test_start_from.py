@@ -75,23 +75,6 @@ def test_resized_start_is_reported(tmp_path, cache, first):
     assert any("factor 7 does not divide" in message for message in messages)
 
 
-@pytest.mark.exhaustive
-def test_resumed_run_goes_on_from_its_checkpoint(tmp_path, cache, first):
-    file = tmp_path / "first.safetensors"
-    file.write_bytes(first.adapters[0].read_bytes())
-    six = {**SHORT, "steps": 6}
-    whole = train(run_config(tmp_path / "a", cache, training=six, **start(file)))
-    stopped = train(run_config(tmp_path / "b", cache, training=six, **start(file)), CancelAfter(3))
-    assert stopped.step == 3
-    file.unlink()
-    observer = CancelAfter()
-    again = run_config(tmp_path / "b", cache, training=six, resume="latest", **start(file))
-    assert_same_files(train(again, observer).adapters, whole.adapters)
-    assert not any("starts from a file" in each for each in observer.said())
-    with pytest.raises(ConfigError, match=r"adapter\.start_from: there is no file"):
-        train(run_config(tmp_path / "c", cache, training=six, **start(file)))
-
-
 def test_layers_that_are_not_trained_are_named_before_a_folder_is_made(tmp_path, cache, first):
     narrow = {"targets": [r".*\.0\.attn\.to_q"]}
     with pytest.raises(AdapterError, match=r"layers of the file are not adapted: .*to_k"):

@@ -11,8 +11,6 @@ from trainer_core.training.observer import RunStarted, ValidationDone
 from trainer_core.training.sweep.median_rule import FEWEST, GRACE, MedianRule
 from trainer_core.training.sweep.trials import MOST, file_trials, read_grid, read_sweep
 
-RATE = "training.optimizer.learning_rate"
-
 
 @pytest.fixture
 def written(tmp_path):

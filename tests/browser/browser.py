@@ -32,11 +32,7 @@ class BrowserError(AssertionError):
 
 
 class Browser:
-    """One page; a new one with each ``open``.
-
-    Args:
-        address: The server's address, ``http://127.0.0.1:8188``.
-    """
+    """One page; a new one with each ``open``."""
 
     def __init__(self, address: str) -> None:
         self.address = address

@@ -4,13 +4,6 @@ from runs import assert_same_files, run_config
 
 from trainer_core.training import train
 
-SIGMA = {"density": "beta", "alpha": 2.0, "beta": 3.0, "stratified": True}
-
-
-def training(**changes):
-    schedule = {"name": "one_cycle", "warmup_steps": 0}
-    return {"steps": 6, "sigma": SIGMA, "schedule": schedule, **changes}
-
 
 def test_auto_is_the_familys_density_and_is_told(tmp_path, cache):
     runs = [

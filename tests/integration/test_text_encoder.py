@@ -5,7 +5,7 @@ import pytest
 import torch
 from peft import LoraConfig, inject_adapter_in_model
 from PIL import Image
-from runs import assert_resumes, merge, tensors
+from runs import merge, tensors
 
 from tests.fixtures.flux_base import make_clip, make_flux_base, make_flux_pipeline
 from tests.integration.test_flux import make_images
@@ -153,38 +153,6 @@ def test_the_text_encoder_has_a_rate_of_its_own_which_is_a_tenth_unless_it_is_se
     with_alpha = {**_text(), "adapter": {"rank": 12, "alpha": 6.0}}
     adapter = with_text(RunConfig.model_validate(with_alpha)).adapter
     assert adapter.alpha_pattern == {TARGETS: RANK / 2}
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("memory", [{"blocks_to_swap": 2}, {"checkpoint_inputs": "ram"}])
-def test_the_gradient_passes_swapped_and_checkpointed_blocks(base, data, tmp_path, memory):
-    cache = {"cache": {"dir": str(tmp_path / "cache")}, "training": {"steps": 2}}
-    plain = {"memory": {"gradient_checkpointing": False}}
-    one = train(config(base, data, tmp_path / "a", **cache, **plain))
-    two = train(config(base, data, tmp_path / "b", **cache, memory=memory))
-    first, second = tensors(one.adapters[0]), tensors(two.adapters[0])
-    assert one.losses == two.losses
-    assert all(torch.equal(first[name], second[name]) for name in first)
-    texts = [name for name in first if name.startswith("lora_te1_") and "lora_up" in name]
-    assert len(texts) == 2 * 6
-    assert all(bool(first[name].any()) for name in texts)
-
-
-@pytest.mark.exhaustive
-def test_a_resumed_run_ends_with_the_same_bits(base, data, tmp_path):
-    settings = {
-        "cache": {"dir": str(tmp_path / "cache")},
-        "dataset": {"preservation": {"kind": "blank", "share": 0.5}, "caption_dropout": 0.0},
-        "training": {
-            "ema": {"decay": 0.8, "export": "both"},
-            "max_weight_norm": 0.5,
-            "gradient_accumulation_steps": 2,
-        },
-        "output": {"name": "run"},
-    }
-    whole, _ = assert_resumes(lambda name: config(base, data, tmp_path / name, **settings), 3)
-    state = tensors(whole.folder / "checkpoints" / "000004" / "training_state.safetensors")
-    assert any("text_encoder" in name for name in state)
 
 
 @pytest.mark.exhaustive

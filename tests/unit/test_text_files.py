@@ -20,12 +20,6 @@ def nested(levels):
     return "[" * levels + "]" * levels
 
 
-def test_text_without_mark_and_with_line_feeds(tmp_path):
-    path = tmp_path / "x.txt"
-    path.write_bytes("\ufeffa\r\nb\rc".encode())
-    assert read_text(path, refuse) == "a\nb\nc"
-
-
 @pytest.mark.parametrize("size", [9, 10, 11])
 def test_the_bound_is_the_last_size_that_is_read(tmp_path, size):
     path = tmp_path / "x.txt"
@@ -53,12 +47,6 @@ def test_depth_is_the_same_wherever_it_is_asked():
     for levels in (DEEPEST + 2, 900, 100_000):
         with pytest.raises(ValueError, match="deep"):
             parse_json(nested(levels))
-
-
-def test_names_that_come_twice():
-    assert parse_json('{"a": 1, "a": 2}') == {"a": 2}
-    with pytest.raises(ValueError, match="'a' comes twice"):
-        parse_json('{"a": 1, "a": 2}', unique=True)
 
 
 def test_json_files(tmp_path):

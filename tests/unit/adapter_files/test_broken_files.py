@@ -167,13 +167,6 @@ def test_a_pickle_is_never_opened(tmp_path):
     assert not marker.exists()
 
 
-@pytest.mark.parametrize("name", ["a.ckpt", "a.pt", "a.BIN", "a.pth", "a.pkl"])
-def test_a_name_of_a_pickle_is_refused_whatever_is_in_it(name, tmp_path):
-    save_file(GOOD, tmp_path / name)
-    with pytest.raises(AdapterFileError, match=r"is a pickle, as the ending \.\w+ says"):
-        read_adapter(tmp_path / name, KEY_MAP)
-
-
 def test_a_file_that_is_not_there_or_a_folder_is_refused(tmp_path):
     for path in (tmp_path / "missing.safetensors", tmp_path):
         with pytest.raises(AdapterFileError, match="cannot be read"):

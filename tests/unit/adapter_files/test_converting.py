@@ -63,14 +63,6 @@ def test_factors_beside_a_difference_of_the_same_weight_are_refused(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
-def test_rounding_is_told(dtype, tmp_path):
-    source, _ = given_file(tmp_path, "qwen_image", "lora")
-    report = convert(source, tmp_path / "b.safetensors", "kohya", QWEN, dtype=dtype)
-    assert 1e-5 < report.rounding < {"bf16": 2.0**-8, "fp16": 2.0**-11}[dtype]
-    assert report.exact
-
-
 def test_a_scale_that_overflows_the_files_format_is_written_in_more_bits(tmp_path):
     source, target = tmp_path / "a.safetensors", tmp_path / "b.safetensors"
     state = make_state("lora", alpha=4000.0, sizes={"proj_out": (12, 8)})

@@ -30,26 +30,6 @@ def make_input(shape, seed=3, dtype=torch.float64):
 
 
 @pytest.mark.parametrize(
-    ("options", "shape", "dtype"), each_once(OPTIONS, SHAPES, [torch.float32, torch.bfloat16])
-)
-def test_the_first_step_computes_the_base_to_the_last_bit(options, shape, dtype):
-    torch.manual_seed(0)
-    module = nn.Sequential(SHAPES[shape].build().to(dtype))
-    x = make_input(SHAPES[shape], dtype=dtype)
-    before, base = module(x), module[0]
-    adapter = attach(module, AdapterConfig(**OPTIONS[options]), ["0"])
-    assert not adapter.delta_weight("0").any() or "dora" in options
-    assert torch.equal(module(x), before)
-    # Every factor but one is on its way: else none would get a gradient.
-    factors = [p for name, p in adapter.named_parameters() if "dora_scale" not in name]
-    assert sum(not factor.any() for factor in factors) == 1
-    assert all(parameter.dtype == torch.float32 for parameter in factors)
-    adapter.detach()
-    assert module[0] is base
-    assert torch.equal(module(x), before)
-
-
-@pytest.mark.parametrize(
     ("options", "shape"),
     [
         *each_once(OPTIONS, SHAPES.values()),

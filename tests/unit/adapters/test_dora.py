@@ -62,13 +62,6 @@ def test_the_norm_is_computed_once_for_each_state_of_the_factors():
     assert not torch.equal(layer.norm(), second)
 
 
-def test_a_norm_made_under_inference_mode_serves_training():
-    module, _ = make(OPTIONS[0], "output")
-    with torch.inference_mode():
-        module(torch.randn(2, 24, dtype=torch.float64))
-    module(torch.randn(2, 24, dtype=torch.float64)).sum().backward()
-
-
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_the_length_of_a_row_of_zeros_learns_once_the_row_has_a_direction(options, bias):

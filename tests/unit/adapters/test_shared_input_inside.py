@@ -76,23 +76,6 @@ def test_one_layer_apart_leaves_the_others_together(change):
     assert_same(*both(OPTIONS["lora"], compute))
 
 
-@pytest.mark.parametrize("option", ["dropout", "rank_dropout", "module_dropout"])
-def test_dropouts_are_drawn_for_each_layer(option):
-    def compute(block, adapter, x):
-        torch.manual_seed(3)
-        adapter.train()
-        ys = block(x)
-        assert not any(shares(y) for y in ys)
-        assert bool(adapter.shared_inputs) is False or all(map(shares, evaluated(block, adapter)))
-        return list(ys)
-
-    def evaluated(block, adapter):
-        adapter.eval()
-        return block(make_input())
-
-    assert_same(*both({**OPTIONS["lora"], option: 0.5}, compute))
-
-
 @pytest.mark.parametrize("learning", [True, False])
 def test_an_exception_between_two_layers_keeps_nothing_alive(learning):
     block, adapter = make(OPTIONS["lora"])

@@ -70,11 +70,6 @@ def test_the_variant_follows_dataset_and_base(made, name, family, controls, vari
     assert not location.embedded
 
 
-def test_a_base_for_both_tasks_edits_with_control_images(bases):
-    shutil.copytree(bases / "edit" / "processor", bases / "qwen" / "processor")
-    assert locate(bases / "qwen", controls=True).variant == "edit"
-
-
 @pytest.mark.parametrize(
     ("name", "family", "controls", "variant", "part"),
     [

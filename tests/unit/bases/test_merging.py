@@ -174,16 +174,6 @@ def test_a_folders_other_parts_are_copied_and_its_other_precisions_left_out(
     assert all(torch.equal(source.tensor(n), t) for n, t in loaded.state_dict().items())
 
 
-def test_several_adapters_add_up(adapters, native, original, tmp_path):
-    both = [(adapters["lora"], 0.5), (adapters["dora input"], -0.25)]
-    merge_into_base(open_base(native), both, tmp_path / "m.safetensors")
-    merged = open_base(tmp_path / "m.safetensors")
-    for layer in adapters["lora"].layers:
-        weight = original[f"{layer}.weight"]
-        change = sum(strength * exact_change(state, layer, weight) for state, strength in both)
-        assert relative(merged.weight(layer) - weight, change) < 1e-5
-
-
 @pytest.fixture
 def scaled(original, tmp_path):
     def make(spelling):

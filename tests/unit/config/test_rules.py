@@ -71,11 +71,6 @@ def test_a_contradiction_of_a_dataset_is_named(named, dataset):
     assert problem.remedy
 
 
-@pytest.mark.parametrize("dataset", table(__file__, "dataset_agreements"))
-def test_settings_of_a_dataset_that_agree_pass(dataset):
-    assert problems({"dataset": {"path": "x", **dataset}}) == []
-
-
 def config_of(kept, **dataset):
     base = dataset.pop("base", {"path": "Qwen/Qwen-Image"})
     return RunConfig.model_validate(
@@ -95,11 +90,6 @@ def test_a_contradiction_of_preservation_has_one_message(named, config):
     assert named in found.found
     assert found.expected
     assert "dataset." in found.remedy
-
-
-@pytest.mark.parametrize(("kept", "dataset"), table(__file__, "preservation_agreements"))
-def test_preservation_that_belongs_together_is_taken(kept, dataset):
-    assert contradictions(config_of(kept, **dataset)) == []
 
 
 def test_prompts_follow_from_the_kind():

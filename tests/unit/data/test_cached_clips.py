@@ -12,8 +12,7 @@ from comfyui.clip_files import write_clip as write_tone
 
 from tests.fixtures.cache_world import same
 from tests.fixtures.clip_files import write_clip
-from trainer_core.config import CacheSection
-from trainer_core.data.batches import BatchPlan, load_batch, make_batch
+from trainer_core.data.batches import make_batch
 from trainer_core.data.cache.cache_file import make_entry
 from trainer_core.data.cache.recipes import SizedImage
 from trainer_core.data.clips import read_frames
@@ -115,19 +114,6 @@ def test_a_cache_of_clips_is_made_once_and_tells_parts_rates_and_lengths_apart(c
     assert len(identities) == 4
 
 
-def test_clips_of_one_length_share_batches_and_others_do_not(clips):
-    dataset = clips.build(options=CacheSection(batch_size=2))
-    plan = BatchPlan(dataset.buckets, dataset.kinds, 2, 1, 1, seed=0)
-    found = {}
-    for step in range(1, plan.steps_per_epoch + 1):
-        for micro, each in enumerate(plan.passes(step)):
-            batch = load_batch(dataset, plan, step, micro, 0.0, 0)
-            assert len({dataset.buckets[index] for index in each.indices}) == 1
-            found[batch.names] = tuple(batch.latents.shape)
-    shapes = {tuple(sorted(names)): shape for names, shape in found.items()}
-    assert shapes[("a.mp4", "b.mp4")] == (2, 4, 4, 6, 10)
-
-
 def test_a_list_of_cached_clips_keeps_their_lengths(clips):
     dataset = clips.build(preserved_prompts=["a thing"])
     path = clips.cache / "all.cache.json"
@@ -187,32 +173,6 @@ def test_a_folder_of_frames_is_encoded_once_and_again_where_one_changes(clips):
     assert torch.equal(found, expected(clips, "f.frames", ClipPart(0.0, 9, 16.0)))
     clips.paint(folder / "4.png", seed=99)
     assert clips.build().encoded == 1
-
-
-@pytest.mark.parametrize("change", ["a frame changes", "a frame more"])
-def test_a_folder_of_frames_that_changes_before_it_is_read_is_noticed(clips, change):
-    folder, hashes = frames_of(clips), FileMemory(clips.cache, trust=True)
-    hashes.of(folder)
-    clips.paint(folder / ("0.png" if change == "a frame changes" else "9.png"), seed=99)
-    with pytest.raises(DatasetError, match=r"f\.frames.* changed while"):
-        clips.build(memory=hashes)
-
-
-@pytest.mark.parametrize("unreadable", ["error", "skip"])
-def test_a_clip_whose_end_is_damaged_is_refused_or_left_out(clips, unreadable):
-    path = clips.data / "c.mp4"
-    content = bytearray(path.read_bytes())
-    begin = content.index(b"mdat") + (content.index(b"moov") - content.index(b"mdat")) // 2
-    content[begin : content.index(b"moov") - 8] = bytes(content.index(b"moov") - 8 - begin)
-    path.write_bytes(content)
-    clips.options = {"unreadable": unreadable}
-    if unreadable == "error":
-        with pytest.raises(DatasetError, match=r"c\.mp4 cannot be read as a clip"):
-            clips.build()
-        return
-    dataset = clips.build()
-    assert dataset.names == ("a.mp4", "b.mp4", "d.png")
-    assert "left out: c.mp4" in " ".join(dataset.problems)
 
 
 @pytest.mark.exhaustive

@@ -103,18 +103,6 @@ def test_a_profile_that_is_broken_or_does_not_fit_moves_no_pixel_and_warns_of_no
     assert capfd.readouterr() == ("", "")
 
 
-@pytest.mark.parametrize("mode", ["L", "LA"])
-def test_a_profile_of_greys_is_for_grey_images(tmp_path, mode):
-    ramp = Image.fromarray(np.arange(256, dtype=np.uint8).reshape(16, 16))
-    image = ramp if mode == "L" else Image.merge("LA", (ramp, Image.new("L", ramp.size, 255)))
-    image.save(tmp_path / "a.png", icc_profile=grey_profile(1.75))
-    found = pixels(open_image(tmp_path / "a.png"))
-    levels = np.asarray(ramp, float)[..., None].repeat(3, axis=2)
-    expected = as_srgb(levels, SRGB, 1.75)
-    assert np.abs(found - expected).max() <= 2
-    assert np.abs(expected - levels).max() > 15
-
-
 def test_inks_are_mixed_as_their_profile_says(tmp_path):
     cyan = Image.new("CMYK", (16, 16), (255, 0, 0, 0))
     cyan.save(tmp_path / "plain.jpg", quality=100)

@@ -43,26 +43,6 @@ def test_composed_and_decomposed_accents_are_one_name(tmp_path, paint):
     assert scan(settings(tmp_path)).samples[0].caption == "umlaut"
 
 
-def test_hidden_files_and_folders_are_ignored(tmp_path, captioned):
-    captioned(tmp_path / "a.png")
-    (tmp_path / "._a.png").write_bytes(b"junk")
-    (tmp_path / ".cache").mkdir()
-    (tmp_path / ".cache" / "b.png").write_bytes(b"junk")
-    assert names(scan(settings(tmp_path))) == ["a.png"]
-
-
-def test_a_byte_order_mark_and_the_case_of_an_ending_say_nothing(tmp_path, paint):
-    paint(tmp_path / "a.png")
-    (tmp_path / "a.TXT").write_bytes(b"\xef\xbb\xbfhello")
-    assert scan(settings(tmp_path)).samples[0].caption == "hello"
-
-
-def test_nothing_left_after_skipping_is_an_error_that_says_why(tmp_path, paint):
-    paint(tmp_path / "a.png")
-    with pytest.raises(DatasetError, match=r"no sample is left.*a\.png has no caption"):
-        scan(settings(tmp_path, missing_caption="skip"))
-
-
 @pytest.mark.skipif(os.name == "nt", reason="links need rights there")
 def test_a_linked_folder_and_file_are_read(tmp_path, captioned):
     captioned(tmp_path / "elsewhere" / "a.png")

@@ -107,14 +107,6 @@ def test_sixteen_bit_greys_are_scaled_and_not_clipped(tmp_path):
     assert not np.array_equal(image, clipped), "Pillow clips no longer: the detour is not needed"
 
 
-@pytest.mark.parametrize(("colour_type", "channels"), [(2, 3), (6, 4), (4, 2)])
-def test_sixteen_bit_colours_and_alpha_are_read(tmp_path, colour_type, channels):
-    values = np.full((8, 8, channels), 65535, dtype=np.uint16)
-    values[..., 0] = 0x8000
-    (tmp_path / "a.png").write_bytes(png_bytes(values, colour_type))
-    assert open_image(tmp_path / "a.png").getpixel((3, 3))[0] == 128
-
-
 def test_what_is_transparent_lies_on_white(tmp_path):
     def opened(image, **options):
         image.save(tmp_path / "a.png", **options)

@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 from trainer_core.config import MaskSection
-from trainer_core.data.image import fit_to_bucket, kept_box, open_mask
+from trainer_core.data.image import fit_to_bucket, kept_box
 from trainer_core.data.masks import (
     batch_weights,
     center_of_mass,
@@ -89,12 +89,6 @@ def test_masks_of_every_mode_say_the_same(tmp_path, save):
     assert np.array_equal(np.asarray(read_mask(tmp_path / "mask.png", (8, 6))), HALVES)
     inverted = read_mask(tmp_path / "mask.png", (8, 6), invert=True)
     assert np.array_equal(np.asarray(inverted), 255 - HALVES)
-
-
-def test_levels_between_black_and_white_are_kept_and_no_profile_moves_them(tmp_path):
-    levels = np.arange(256, dtype=np.uint8).reshape(16, 16)
-    grey(levels).save(tmp_path / "mask.png", icc_profile=b"no profile at all")
-    assert np.array_equal(np.asarray(open_mask(tmp_path / "mask.png")), levels)
 
 
 def test_transparency_is_read_where_it_is_the_mask(tmp_path):
@@ -231,17 +225,6 @@ def test_a_mask_is_cut_exactly_as_its_image(crop, size):
         assert np.abs(image - mask)[inner].max() <= 1 + slope
         moved = np.abs(image - np.roll(mask, 5, (0, 1)))[inner].max()
         assert moved > 1 + slope, "the comparison would not see a shift"
-
-
-@pytest.mark.parametrize("crop", CROPS)
-def test_what_is_not_resized_is_cut_to_the_pixel(crop):
-    random = np.random.default_rng(0)
-    picture = grey(random.integers(0, 256, (48, 91), dtype=np.uint8))
-    bucket = Bucket(91, 48) if crop == "stretch" else Bucket(64, 48)
-    focus = center_of_mass(picture)
-    image = np.asarray(fit_to_bucket(picture, bucket, crop, focus))
-    mask = fit_mask(picture, picture.size, bucket, crop)
-    assert np.array_equal(np.asarray((mask * 255).round()), image)
 
 
 @pytest.mark.parametrize("place", [0, 5, 20, 41, 60, 99])

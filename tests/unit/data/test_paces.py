@@ -68,11 +68,3 @@ def test_about_a_share_is_held_out_and_another_seed_holds_out_others(share):
     assert chosen != held_out(NAMES, share, 8)
     both = len(chosen & held_out(NAMES, share, 8))
     assert abs(both - share**2 * 2000) < 4 * math.sqrt(2000 * share**2)
-
-
-def test_images_that_come_and_go_move_no_other_one():
-    before = held_out(NAMES, 0.1, 3)
-    fewer = held_out(NAMES[:1000], 0.1, 3)
-    assert fewer == before & set(NAMES[:1000])
-    # A larger share holds out the same ones and more.
-    assert before < held_out(NAMES, 0.2, 3)

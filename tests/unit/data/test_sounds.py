@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from comfyui.clip_files import RATE, write_clip
 
-from trainer_core.data.sounds import _Converted, has_sound, read_sound
+from trainer_core.data.sounds import has_sound, read_sound
 from trainer_core.types import ClipPart
 
 av = pytest.importorskip("av")
@@ -91,25 +91,6 @@ def write_tracks(path, *waves):
             frame.sample_rate, frame.pts = RATE, 0
             container.mux(track.encode(frame))
             container.mux(track.encode())
-
-
-def test_of_several_tracks_the_first_is_taken_that_can_be_heard(tmp_path):
-    write_tracks(tmp_path / "a.mkv", 0, 4000, 16000)
-    part = ClipPart(0.0, 16, 16.0)
-    assert has_sound(tmp_path / "a.mkv", part)
-    sound = read_sound(tmp_path / "a.mkv", part)
-    assert sound.waveform[:, : RATE - 1000].mean() == pytest.approx(4000 / 2**15, abs=1e-3)
-
-
-def test_frames_of_other_layouts_and_rates_become_alike():
-    converted = _Converted(RATE)
-    for layout, channels, rate in (("stereo", 2, RATE), ("5.1", 6, RATE), ("mono", 1, RATE // 2)):
-        wave = np.full((channels, 4800), 0.9, np.float32)
-        frame = av.AudioFrame.from_ndarray(wave, format="fltp", layout=layout)
-        frame.sample_rate, frame.pts = rate, 0
-        (piece, *_) = converted(frame)
-        assert piece.shape[0] == 2
-        assert 0.5 < piece[:, 100:-100].mean() <= 1
 
 
 def test_a_codec_that_nobody_knows_is_no_sound(tmp_path):

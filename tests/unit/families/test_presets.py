@@ -13,7 +13,6 @@ from tests.fixtures.combinations import rarely
 from tests.fixtures.tables import table
 from trainer_core.config.adapter import AdapterKind
 from trainer_core.config.dataset import DatasetSection
-from trainer_core.config.defaults import resolved_length
 from trainer_core.config.presets import FOLDER, PLAN, read_layers
 from trainer_core.config.run import find_setting
 from trainer_core.config.section import section_of
@@ -30,8 +29,6 @@ from trainer_core.families.presets import (
 from trainer_core.families.registry import PACKAGES, embedded_family, get_family
 from trainer_core.families.run_files import (
     config_of,
-    load_config,
-    run_file_of,
     template_config,
     templates,
 )
@@ -79,20 +76,6 @@ def test_every_combination_is_a_run_file_with_reasons(family, embedded, tmp_path
             assert re.fullmatch(r"[A-Z0-9][^{}\n]{20,150}\.", chosen.why), chosen
 
 
-@pytest.mark.parametrize(("family", "embedded"), BASES)
-def test_a_run_file_is_read_back_as_it_was_meant(family, embedded, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    path = tmp_path / "run.yaml"
-    for goal in goals_of(family):
-        found = preset(goal, family=family, embedded=embedded)
-        notes = [each.why for each in found.chosen]
-        text = run_file_of("A title.", found.values, notes)
-        path.write_text(text, encoding="utf-8")
-        assert load_config(path) == config_of(found.values)
-        assert f"\n# - {notes[0]}\n" in text
-        assert max(map(len, text.splitlines())) <= 100
-
-
 @pytest.mark.parametrize(("family", "variant"), VARIANTS)
 def test_a_variant_has_its_base_and_its_own_goals(family, variant):
     for goal in GOALS:
@@ -123,16 +106,6 @@ def test_a_run_sees_weak_and_strong_noise_at_every_size(family, variant):
             below = torch.special.ndtr(levels.logit() - math.log(shift))
             assert below[0] >= 0.02, (goal, side, shift)
             assert 1 - below[1] <= 0.6, (goal, side, shift)
-
-
-@pytest.mark.parametrize("images", [12, 20, 400])
-def test_standard_is_as_long_as_a_run_that_chooses_its_own_length(images):
-    for goal in ("person", "object"):
-        config = config_of(preset(goal, images=images).values)
-        free = config.model_copy(
-            update={"training": config.training.model_copy(update={"steps": None})}
-        )
-        assert resolved_length(free, images).training.steps == config.training.steps
 
 
 def test_presets_are_what_people_train_with():

@@ -1,7 +1,6 @@
 """Reading ahead gives what reading would give, and leaves nothing behind."""
 
 import threading
-import time
 
 import pytest
 
@@ -33,33 +32,7 @@ def reading_threads():
     return [each for each in threading.enumerate() if each.name.startswith("read-ahead")]
 
 
-def wait_for(condition):
-    deadline = time.monotonic() + 60
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.001)
-    assert condition()
-
-
 PLACES = [(step, micro) for step in range(1, STEPS + 1) for micro in range(MICROS)]
-
-
-def test_everything_is_read_once_and_in_order():
-    source = Source()
-    with ReadAhead(source, following) as ahead:
-        assert [ahead(*place) for place in PLACES] == [10 * s + m for s, m in PLACES]
-    assert source.read == PLACES
-    assert not reading_threads()
-
-
-@pytest.mark.parametrize("depth", [1, 3, 50])
-def test_so_much_is_read_before_it_is_asked_for_and_no_more(depth):
-    source = Source()
-    with ReadAhead(source, following, depth) as ahead:
-        ahead(1, 0)
-        wanted = min(len(PLACES), 1 + depth)
-        wait_for(lambda: len(source.read) >= wanted)
-        time.sleep(0.02)
-        assert source.read == PLACES[:wanted]
 
 
 def test_an_error_comes_out_where_its_batch_is_asked_for_and_not_before():

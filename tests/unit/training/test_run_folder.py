@@ -130,15 +130,6 @@ def test_of_all_processes_that_resume_a_version_at_once_exactly_one_owns_it(tmp_
         assert race(lambda path=folder.path: open_version(path)) == 1
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_processes_that_start_together_get_different_versions(tmp_path):
-    for count in range(1, 6):
-        assert race(lambda: create_version(tmp_path, {"steps": 9}, ""), children=3) == 3
-        # Those of the round before are dead and came to nothing; no number is used again.
-        found = [path.name for path in versions(tmp_path)]
-        assert found[-1] == f"v{3 * count - 1}"
-
-
 def test_folder_that_cannot_be_written_names_itself_and_the_setting(tmp_path):
     blocked = tmp_path / "file"
     blocked.write_text("")

@@ -51,15 +51,6 @@ def test_a_name_is_looked_for_among_what_may_be_swept():
     assert found == {"adapter.alpha": 8, "training.steps": 9, "dataset.flip": True}
 
 
-def test_listed_trials_that_make_no_good_name_are_numbered(written):
-    path = written(
-        "run: run.yaml\nstop_hopeless: false\n"
-        "trials: [{rank: 8}, {adapter.include: ['to_q$', 'a/b'], batch_size: 2}]"
-    )
-    assert not read_sweep(path).stop_hopeless
-    assert [each.name for each in trials(path)[1]] == ["cat-trial0", "cat-trial1"]
-
-
 @pytest.mark.parametrize(
     ("text", "found"),
     [

@@ -6,7 +6,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 from trainer_core.errors import StorageError
-from trainer_core.tensors.safetensors_writer import Outline, save_tensors, stream_tensors
+from trainer_core.tensors.safetensors_writer import Outline, stream_tensors
 
 TENSORS = {
     "b.weight": torch.arange(6, dtype=torch.float32).view(2, 3).t(),
@@ -53,8 +53,3 @@ def test_a_tensor_that_was_not_announced_leaves_no_file(tmp_path, wrong):
     with pytest.raises(StorageError):
         stream_tensors(path, outlines({"a": torch.ones(3)}), iter(wrong.items()))
     assert list(tmp_path.iterdir()) == []
-
-
-def written(path, tensors):
-    save_tensors(path, tensors, {"made": "here"})
-    return load_file(str(path))

@@ -1,10 +1,6 @@
 """Clips in the cache: what their files depend on, and what comes out of them."""
 
 import json
-import signal
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -25,7 +21,6 @@ from trainer_core.types import ENDS, START, Bucket, ClipPart, FrameGrid, View
 
 pytest.importorskip("av")
 
-ROOT = Path(__file__).parents[3]
 PART = ClipPart(0.0, 33, 16.0)
 CONTENT = "ab" * 32
 
@@ -173,31 +168,6 @@ def test_a_folder_of_frames_is_encoded_once_and_again_where_one_changes(clips):
     assert torch.equal(found, expected(clips, "f.frames", ClipPart(0.0, 9, 16.0)))
     clips.paint(folder / "4.png", seed=99)
     assert clips.build().encoded == 1
-
-
-@pytest.mark.exhaustive
-@pytest.mark.skipif(sys.platform == "win32", reason="Windows tells no peak of a process' memory")
-def test_a_thousand_clips_are_encoded_in_flat_memory_and_go_on_behind_a_kill(tmp_path):
-    whole = write_clip(tmp_path / "a.mp4", 25, size=(480, 320), options={"preset": "ultrafast"})
-    content, data = whole.read_bytes(), tmp_path / "data"
-    data.mkdir()
-    for number in range(1000):
-        # A box that is skipped makes each another file.
-        box = (12).to_bytes(4, "big") + b"free" + number.to_bytes(4, "big")
-        (data / f"{number:04}.mp4").write_bytes(content + box)
-        (data / f"{number:04}.txt").write_text("a bar")
-
-    def encoding(stop):
-        command = [sys.executable, "-m", "tests.unit.data.many_clips_process", tmp_path, stop]
-        return subprocess.run([*map(str, command)], capture_output=True, cwd=ROOT)
-
-    assert encoding(400).returncode == -signal.SIGKILL
-    ended = encoding(0)
-    assert ended.returncode == 0, ended.stderr.decode()
-    told = json.loads(ended.stdout)
-    assert (told["encoded"], told["reused"]) == (602, 400)
-    # Kept frames would be 2.5 GiB.
-    assert told["growth"] < 200
 
 
 def test_the_first_and_last_frame_of_a_clip_are_given_and_carry_no_loss(clips):

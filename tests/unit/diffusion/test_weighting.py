@@ -17,10 +17,6 @@ from trainer_core.diffusion.weighting import (
 FORMULAS = ["sigma_sqrt", "cosmap", "min_snr", "logit_normal"]
 
 
-def mean(weigh, count=20_000):
-    return sum(weigh((place + 0.5) / count) for place in range(count)) / count
-
-
 SNRS = [1e4, 1500.0, 40.0, 5.0, 1.0, 0.1, 4.9e-8]
 
 

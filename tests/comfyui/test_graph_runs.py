@@ -10,10 +10,7 @@ import pytest
 from comfyui.conftest import write_images
 from comfyui.graphs import (
     BASE,
-    CACHE,
-    SAVE,
     TRAIN,
-    cached_nodes,
     changed,
     graph,
     loaded_run,
@@ -65,20 +62,6 @@ def test_a_checkpoint_comes_with_its_own_images(server, landmarks, checkpoint, s
     assert {4, 8} <= drawn.keys()
     assert not (drawn[4] == drawn[8]).all(), "the steps could not be told apart"
     assert (found == drawn[step]).all()
-
-
-@pytest.mark.exhaustive
-def test_a_deleted_run_is_trained_again_when_its_adapter_is_wanted(server):
-    nodes = graph("deleted", behind=True, train={"steps": 1})
-    server.run(nodes)
-    assert TRAIN in cached_nodes(server.run(changed(nodes, SAVE, name="deleted-2")))
-    shutil.rmtree(run_folder(server, "deleted"))
-    result = server.run(changed(nodes, SAVE, name="deleted-3"))
-    assert TRAIN not in cached_nodes(result)
-    assert CACHE in cached_nodes(result)
-    assert (loras(server) / "deleted-3.safetensors").is_file()
-    # And no more than once.
-    assert TRAIN in cached_nodes(server.run(changed(nodes, SAVE, name="deleted-4")))
 
 
 def test_a_run_that_wrote_another_layout_alone_is_loaded_or_refused(server, landmarks):

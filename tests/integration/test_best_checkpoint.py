@@ -206,16 +206,3 @@ def test_a_measurement_that_a_signal_gave_up_is_made_up_for(tmp_path, cache, end
     assert (first.status, first.step) == ("cancelled", step)
     assert step not in held_out(first.folder), "it was measured all the same"
     assert_same_end(go_on(config(tmp_path, cache)), ended)
-
-
-@pytest.mark.exhaustive
-def test_what_is_measured_only_because_a_run_ends_does_not_count_as_missed(tmp_path, cache):
-    given = {"every": 2, "early_stop": 2}
-    whole = train(config(tmp_path / "whole", cache, **given))
-    assert whole.step == 6, "measured at 2, which was the best, at 4 and at 6"
-    first = train(config(tmp_path, cache, **given), Ends(5, cancel=False))
-    assert (first.status, first.step) == ("done", 5)
-    assert 5 in held_out(first.folder), "its end was not measured"
-    resumed = go_on(config(tmp_path, cache, **given))
-    assert resumed.step == whole.step
-    assert_same_files(resumed.adapters, whole.adapters)

@@ -59,18 +59,6 @@ def test_lengths_of_rows_become_differences(kind, layout, tmp_path):
     assert all(key.startswith(prefix) and key.endswith(".diff") for key in load_file(target))
 
 
-def test_lengths_of_parts_become_differences_where_layers_are_fused(tmp_path):
-    source, state = given_file(tmp_path, "flux", "lora input")
-    target, weights = tmp_path / "b.safetensors", random_weights("flux")
-    report = convert(source, target, "kohya", FLUX, weight_of=weights.__getitem__)
-    parts = {name for name in state.layers if FLUX.to_native(name) and FLUX.to_native(name).part}
-    assert set(report.merged) == parts
-    wanted = torch.cat([trained_weight("lora", state.layers[n], weights[n]) for n in (Q, K, V)])
-    base = torch.cat([weights[name] for name in (Q, K, V)])
-    found = read_adapter(target, FLUX).extras[QKV]["diff"]
-    assert relative(base.double() + found, wanted) < 1e-6
-
-
 @pytest.mark.parametrize("layout", ["comfyui", "kohya", "diffusers", "peft"])
 @pytest.mark.parametrize("case", ["lora output", "loha input", "lokr output"])
 def test_lengths_become_a_lora_on_request(case, layout, tmp_path):

@@ -121,17 +121,6 @@ def test_a_header_that_is_not_right_is_refused(case, tmp_path):
             action()
 
 
-def test_a_header_that_is_right_is_read(tmp_path):
-    """What the cases above differ from; and a header need not be padded."""
-    path = tmp_path / "a.safetensors"
-    values = torch.arange(6.0)
-    header = {A: entry(16, 24, [2, 1]), B: entry(0, 16, [1, 4])}
-    path.write_bytes(file_of(header, values.numpy().tobytes()))
-    tensors = read_adapter(path, KEY_MAP).layers["head"].tensors
-    assert torch.equal(tensors["lora_down"], values[:4].view(1, 4))
-    assert torch.equal(tensors["lora_up"], values[4:].view(2, 1))
-
-
 def test_files_that_are_no_safetensors_are_refused(tmp_path):
     path = tmp_path / "a.safetensors"
     write_adapter(path, STATES["lora"], "comfyui", KEY_MAP, {})

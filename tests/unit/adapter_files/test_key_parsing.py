@@ -210,15 +210,6 @@ def test_differences_get_comfyuis_names(key, tmp_path):
         assert adapter.state.extras.outline(name)[ending].is_meta
 
 
-def test_a_norms_difference_and_its_bias_belong_together(tmp_path):
-    path, name = tmp_path / "a.safetensors", "lora_unet_double_blocks_3_img_attn_norm_query_norm"
-    save_file({f"{name}.w_norm": torch.ones(4), f"{name}.b_norm": torch.ones(4)}, path)
-    state = read_adapter(path, KEY_MAPS["flux"])
-    assert {n: set(e) for n, e in state.extras.items()} == {
-        "double_blocks.3.img_attn.norm.query_norm": {"w_norm", "b_norm"}
-    }
-
-
 def test_lengths_of_a_convolution_as_peft_has_them_are_of_the_outputs(tmp_path):
     """PEFT writes [1, out, 1, 1], which looks like one length for each input."""
     name = "transformer_blocks.0.img_mod.1"

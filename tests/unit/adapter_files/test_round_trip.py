@@ -1,10 +1,7 @@
 """What is written is read back, in every layout and kind."""
 
-import json
-
 import pytest
 import torch
-from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from tests.fixtures.adapter_states import KEY_MAP, SIZES, STATES, make_state
@@ -75,20 +72,6 @@ def test_alpha_that_is_absent_or_zero_means_rank(alpha, tmp_path):
     save_file(tensors, path)
     layer = read_adapter(path, KEY_MAP).layers["head"]
     assert (layer.alpha, layer.rank) == (2.0, 2)
-
-
-def test_mixed_ranks_are_told_to_diffusers(tmp_path):
-    path = tmp_path / "a.safetensors"
-    layers = dict(STATES["lora"].layers)
-    layers["head"] = make_state("lora", rank=3).layers["head"]
-    write_adapter(path, AdapterState("lora", layers), "diffusers", KEY_MAP, {})
-    with safe_open(path, "pt") as file:
-        header = json.loads(file.metadata()["lora_adapter_metadata"])
-    assert header["transformer.r"] == header["transformer.lora_alpha"] == 2
-    assert header["transformer.rank_pattern"] == {"^head": 3}
-    write_adapter(path, STATES["lora"], "diffusers", KEY_MAP, {})
-    with safe_open(path, "pt") as file:
-        assert "lora_adapter_metadata" not in file.metadata()
 
 
 @pytest.mark.parametrize("layout", ["comfyui", "diffusers"])

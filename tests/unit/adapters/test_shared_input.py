@@ -73,24 +73,6 @@ def test_any_use_gives_what_separate_layers_give(
     assert_same(*found)
 
 
-def test_a_pass_that_stops_before_the_input_leaves_nothing_for_the_next():
-    """The gradient of an upper factor alone does not lead to where the input came in."""
-
-    def compute(block, adapter, x):
-        ys = block(x)
-        leaves = [x, *adapter.parameters()]
-        upper = [each for name, each in adapter.named_parameters() if name == "q.lora_up"]
-        first = torch.autograd.grad(ys[0].sum(), upper, retain_graph=True)
-        some = torch.autograd.grad(
-            ys[1].square().sum(), leaves, retain_graph=True, allow_unused=True
-        )
-        loss = sum(y.square().sum() for y in ys)
-        whole = torch.autograd.grad(loss, leaves, retain_graph=True)
-        return [*first, *some, *whole, *torch.autograd.grad(loss, leaves)]
-
-    assert_same(*both(OPTIONS["lora"], compute))
-
-
 def test_what_nobody_wrote_reaches_no_gradient():
     """Memory is not cleared where nobody adds to it; here it is filled with what is no number."""
 
@@ -137,15 +119,3 @@ def test_what_changes_between_two_calls_is_read_again(case):
         return [first.detach(), *later, *gradients]
 
     assert_same(*both(OPTIONS["lora"], compute))
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"kind": "lora", "rank": 2, "dora": True, "dora_axis": "input"},
-        {"kind": "lora", "rank": 2, "exact_delta": True},
-    ],
-)
-def test_layers_that_read_another_input_do_not_share(options):
-    _, adapter = make(options)
-    assert adapter.shared_inputs == ()

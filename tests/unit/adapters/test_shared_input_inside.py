@@ -9,19 +9,6 @@ from fixtures.shared_block import OPTIONS, assert_same, both, group, make, make_
 from torch.multiprocessing.reductions import StorageWeakRef
 
 
-def test_nothing_is_kept_but_what_may_be_packed_away():
-    """Checkpointing, and moving what is kept to another memory, replace what a function keeps."""
-    block, adapter = make(OPTIONS["lora"])
-    with torch.autograd.graph.saved_tensors_hooks(lambda _: None, lambda _: None):
-        inside = block.before(make_input()).tanh()
-        kept = StorageWeakRef(inside.untyped_storage())
-        ys = [block.q(inside), block.k(inside), block.v(inside)]
-        del inside
-    assert all(shares(y) for y in ys)
-    assert group(adapter).waits_for == ()
-    assert kept.expired()
-
-
 def test_no_input_outlives_its_graph():
     gc.collect()
     gc.disable()

@@ -33,22 +33,6 @@ def hangups_count():
     signal.signal(signal.SIGHUP, before)
 
 
-def test_a_launchers_copies_of_a_signal_are_no_second_one():
-    now = [50.0]
-    switch = CancelSwitch(launched=True, clock=lambda: now[0])
-    for moment in (50.0, 50.1, 54.9):
-        now[0] = moment
-        switch.handle(signal.SIGINT, None)
-        assert switch.stopped_by == "SIGINT"
-    now[0] = 55.1
-    with pytest.raises(KeyboardInterrupt, match="SIGTERM"):
-        switch.handle(signal.SIGTERM, None)
-    alone = CancelSwitch(launched=False, clock=lambda: 50.0)
-    alone.handle(signal.SIGINT, None)
-    with pytest.raises(KeyboardInterrupt):
-        alone.handle(signal.SIGINT, None)
-
-
 @pytest.mark.usefixtures("hangups_count")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_first_signal_cancels_and_second_stops(number, capfd):

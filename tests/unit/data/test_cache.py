@@ -7,7 +7,6 @@ import pytest
 import torch
 from PIL import Image
 
-from tests.fixtures.cache_world import same
 from trainer_core.data import file_memory
 from trainer_core.data.image import fit_to_bucket, open_image, to_pixels
 from trainer_core.filesystem.record_table import RecordTable
@@ -34,18 +33,6 @@ def test_cached_samples_equal_a_direct_encoding(world):
     empty = dataset.load(0, View(caption=None)).conditioning
     assert empty["text_embeddings"].shape == (1, 6)
     assert dataset.control_buckets == ((), ())
-
-
-def test_everything_is_encoded_once_and_then_reused_without_opening_encoders(world):
-    world.add("a.png", "one")
-    world.add("b.png", "two")
-    first = world.build()
-    assert world.encoders.counts() == (1, 2, 3)
-    assert (first.encoded, first.reused) == (5, 0)
-    second = world.build()
-    assert world.encoders.counts() == (0, 0, 0)
-    assert (second.encoded, second.reused) == (0, 5)
-    assert same(first, second)
 
 
 @pytest.mark.parametrize(
@@ -80,21 +67,6 @@ def test_only_what_changed_is_encoded_again(world, change, expected):
         plan = replace(plan, samples=samples)
     world.build(plan)
     assert world.encoders.counts() == expected
-
-
-def test_controls_are_sized_like_their_target_and_seen_by_the_text_encoder(world):
-    world.add("a.png", "edit", control=True, width=130, height=70)
-    dataset = world.build()
-    sample = dataset.load(0)
-    size = (sample.bucket.width, sample.bucket.height)
-    assert world.encoders.texts == [("edit", (size,)), ("", (size,))]
-    control = fit_to_bucket(open_image(world.data / "a_control.png"), sample.bucket)
-    with torch.no_grad():
-        expected = world.encoders.encode_image(to_pixels(control)[None])[0]
-    assert torch.equal(sample.controls[0], expected)
-    empty = dataset.load(0, View(caption=None)).conditioning
-    assert torch.equal(empty["seen"][0], to_pixels(control).mean((1, 2)))
-    assert dataset.control_buckets == ((sample.bucket,),)
 
 
 def test_progress_counts_what_is_missing_and_an_interrupt_keeps_what_is_done(world):

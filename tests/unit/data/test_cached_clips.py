@@ -1,7 +1,5 @@
 """Clips in the cache: what their files depend on, and what comes out of them."""
 
-import json
-
 import pytest
 import torch
 from comfyui.clip_files import write_clip as write_tone
@@ -79,20 +77,6 @@ def expected(world, name, part, flipped=False, focus=None):
         return world.encoders.encode_clip(
             ((pixels.flip(3) if flipped else pixels) * 127.5 + 127.5).round().byte()
         )
-
-
-@pytest.mark.parametrize("focus", [None, (1.0, 0.5)])
-def test_all_frames_are_cut_and_mirrored_alike(clips, focus):
-    clips.options = {"flip": True, "flip_except": [], "bucketing": "area", "max_aspect_ratio": 1.0}
-    if focus:
-        choices = {"focus": {"c.mp4": focus}}
-        (clips.data / ".adapter_trainer.json").write_text(json.dumps(choices))
-    dataset = clips.build()
-    place = dataset.names.index("c.mp4")
-    for flipped in (False, True):
-        found = dataset.load(place, View(flipped=flipped)).latents
-        assert found.shape == (4, 9, 8, 8)
-        assert torch.allclose(found, expected(clips, "c.mp4", PART, flipped, focus), atol=1e-4)
 
 
 def test_a_cache_of_clips_is_made_once_and_tells_parts_rates_and_lengths_apart(clips):

@@ -117,19 +117,6 @@ TRAINED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["a.gif", "a.webp"])
-@pytest.mark.parametrize(
-    ("animated", "frames"), [("error", [9]), ("first_frame", [1]), ("skip", [])]
-)
-def test_an_animated_image_is_a_clip_of_a_base_of_videos(tmp_path, name, animated, frames):
-    first, *rest = (Image.new("RGB", (48, 32), (9 * each, 0, 0)) for each in range(12))
-    first.save(tmp_path / name, save_all=True, append_images=rest, duration=60)
-    Image.new("RGB", (48, 32)).save(tmp_path / "b.png")
-    chosen = settings(tmp_path, animated=animated, missing_caption="empty")
-    found = [each for each in scan(chosen, grid=GRID).samples if each.name == name]
-    assert [1 if each.clip is None else each.clip.frames for each in found] == frames
-
-
 def moving(path, frames, size=(48, 32), kind=None):
     first, *rest = (Image.new("L", size, 40 * each) for each in range(frames))
     first.save(path, kind, save_all=True, append_images=rest, duration=60)

@@ -9,7 +9,6 @@ from tests.fixtures.clip_files import write_clip
 from trainer_core.config import MaskSection
 from trainer_core.data.batches import make_batch
 from trainer_core.data.clips import read_frames
-from trainer_core.errors import DatasetError
 from trainer_core.types import START, ClipPart, FrameGrid, View
 
 pytest.importorskip("av")
@@ -92,17 +91,6 @@ def test_a_mask_that_moves_is_kept_frame_by_frame_of_the_latents(clips, every, c
         torch.testing.assert_close(found, expected, rtol=0, atol=5e-4)
 
 
-def test_a_frame_of_the_latents_that_begins_a_cycle_has_the_mask_of_its_own_frame(clips):
-    clips.grid = FrameGrid(4, 16.0, 5)
-    clips.options |= {"frames": 22}
-    dataset = clips.built()
-    place = dataset.names.index("a.mkv")
-    masks, bucket = moving()[:22], dataset.buckets[place]
-    found = dataset.load(place).mask
-    expected = torch.cat([on_latents(masks[:17], bucket, 4), on_latents(masks[17:], bucket, 4)])
-    torch.testing.assert_close(found, expected, rtol=0, atol=5e-4)
-
-
 def test_frames_that_are_given_carry_no_loss_and_the_others_mean_1(clips):
     dataset = clips.built(endpoints=(START,))
     samples = [dataset.load(dataset.names.index(f"{name}.mkv #1")) for name in "abc"]
@@ -112,16 +100,6 @@ def test_frames_that_are_given_carry_no_loss_and_the_others_mean_1(clips):
     shares = samples[0].mask[1:].double() * 0.9 + 0.1
     ratio = found[0, 0, 1:].double() / shares
     torch.testing.assert_close(ratio, torch.full_like(ratio, 5 / 4 / shares.mean().item()))
-
-
-def test_a_mask_that_is_white_where_nothing_is_trained_alone_is_refused(clips):
-    masks = moving()
-    masks[1:17] = 0
-    write_mask(clips.data / "a_mask.mkv", masks)
-    clips.options |= {"mask": MaskSection(background=0.0), "max_clips": 1}
-    clips.built()
-    with pytest.raises(DatasetError, match=r"nothing of a\.mkv counts"):
-        clips.built(endpoints=(START,))
 
 
 def test_a_still_mask_says_what_of_all_frames_is_kept(clips):

@@ -117,17 +117,6 @@ def test_a_clip_of_the_trained_rate_is_trained_frame_by_frame(tmp_path, name, ra
     )
 
 
-@pytest.mark.parametrize(("name", "mark"), [("a.avi", b"idx1"), ("a.mkv", b"\x1c\x53\xbb\x6b")])
-def test_a_clip_without_index_is_read_as_from_the_start(tmp_path, name, mark):
-    path = write_clip(tmp_path / name, codec="mpeg4", options={"g": "12"})
-    content = path.read_bytes()
-    place = content.rindex(mark)
-    path.write_bytes(content[:place])
-    whole = decoded(path)
-    for number, image in enumerate(read_frames(path, ClipPart(1.5, 9, RATE))):
-        assert np.array_equal(np.asarray(image), whole[36 + number][1])
-
-
 def test_a_rotated_clip_is_upright(tmp_path, rotated_clip):
     path, upright = rotated_clip
     facts = clip_facts(path)

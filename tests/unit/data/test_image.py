@@ -58,14 +58,6 @@ def exif(orientation: int) -> Image.Exif:
     return tags
 
 
-@pytest.mark.parametrize("name", ["a.png", "a.jpg", "a.jpeg", "a.webp", "a.bmp", "A.B.PNG"])
-def test_plain_images_of_every_format_open_as_rgb(tmp_path, paint, name):
-    path = paint(tmp_path / name, 40, 24)
-    image = open_image(path)
-    assert (image.mode, image.size) == ("RGB", (40, 24))
-    assert image_size(path) == (40, 24)
-
-
 @pytest.mark.parametrize("mode", ["error", "skip"])
 @pytest.mark.parametrize("name", ["a.gif", "a.webp", "a.png"])
 def test_animated_images_are_errors_unless_the_first_frame_is_wanted(tmp_path, name, mode):

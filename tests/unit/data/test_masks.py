@@ -156,15 +156,6 @@ def test_weights_are_the_textbooks(fore, back, normalize):
     np.testing.assert_allclose(found[0].double().numpy(), expected, rtol=1e-6)
 
 
-@pytest.mark.parametrize("fore", [0.1, 0.3, 1.0, 7.7, 100.0])
-@pytest.mark.parametrize("size", [(1, 1), (7, 11), (64, 48)])
-def test_a_white_mask_and_none_are_the_same_to_the_bit(fore, size):
-    settings = MaskSection(foreground=fore)
-    assert torch.equal(mask_weights(torch.ones(size), settings), torch.ones(1, *size))
-    assert batch_weights([torch.ones(size), None], settings) is None
-    assert batch_weights([None, None], settings) is None
-
-
 def test_frames_that_are_given_count_nothing_and_the_others_as_if_they_were_all():
     clean, mask = torch.tensor([1.0, 0.0, 0.0, 0.0]), torch.tensor([[1.0, 0.0]])
     assert predicted_alone(None, [None, None]) is None

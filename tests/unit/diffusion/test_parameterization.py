@@ -144,21 +144,6 @@ def test_euler_steps_are_those_of_k_diffusion(name):
     torch.testing.assert_close(found, x, rtol=0, atol=2e-5)
 
 
-@pytest.mark.parametrize("name", [each for each in ALL if each != "flow, small noise"])
-def test_gains_tell_how_an_error_reaches_image_and_noise(name):
-    image, noise = pair()
-    sigma, each = shares(), ALL[name]
-    noisy, target = each.noised(image, noise, sigma), each.target(image, noise, sigma)
-    velocity = each.velocity(target + 1e-3, noisy, sigma)
-    for at, share in enumerate(sigma.tolist()):
-        of_noise, of_image = each.error_gains(share)
-        made = noisy[at] + (1 - share) * velocity[at]
-        assert float((made - noise[at]).abs().mean()) == pytest.approx(1e-3 * of_noise, rel=1e-6)
-        made = noisy[at] - share * velocity[at]
-        assert float((made - image[at]).abs().mean()) == pytest.approx(1e-3 * of_image, rel=1e-6)
-        assert of_noise / of_image == pytest.approx((1 - share) / share, rel=1e-9)
-
-
 def test_the_loss_of_carried_sound_is_that_of_its_own_velocity():
     """Written with the sound's own noise level, of shifts 12 and 3, in float64."""
     source = torch.Generator().manual_seed(3)

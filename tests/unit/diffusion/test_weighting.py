@@ -144,13 +144,6 @@ def test_bands_come_to_add_alike_to_the_loss():
     assert max(after) / min(after) < 1.25
 
 
-def test_a_band_follows_its_errors_when_they_fall():
-    weigh = learned_from([*errors(4000), *((s, e / 10 if s > 0.5 else e) for s, e in errors(4000))])
-    assert weigh(0.75) / weigh(0.25) > 5 * learned_from(errors(4000))(0.75) / learned_from(
-        errors(4000)
-    )(0.25)
-
-
 def test_it_goes_on_from_what_was_kept_as_if_it_had_not_stopped():
     pairs = errors(100)
     whole, stopped = learned_from(pairs), learned_from(pairs[:60])

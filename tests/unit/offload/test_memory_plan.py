@@ -79,17 +79,6 @@ def test_what_fits_stays_on_the_device_as_it_is():
     assert best(replace(exactly, device_free=45 * GIB - 1), all_of_them) != plan
 
 
-def test_with_room_to_spare_fewer_blocks_are_checkpointed():
-    plan = best(ROOMY)
-    assert (plan.blocks_to_checkpoint, plan.seconds) == (0, 3.0)
-    assert plan.device == (41 + 1) * GIB + 2 * GIB + 10 * (18 * GIB // 10)
-    half = best(replace(ROOMY, device_free=56 * GIB))
-    assert 0 < half.blocks_to_checkpoint < 10
-    assert half.seconds == pytest.approx(3.0 + half.blocks_to_checkpoint / 10)
-    asked = best(ROOMY, PlanSettings(blocks_to_checkpoint=7))
-    assert (asked.blocks_to_checkpoint, asked.seconds) == (7, pytest.approx(3.7))
-
-
 def test_with_too_little_room_inputs_wait_in_ram():
     resident = PlanSettings(base_format="dense", blocks_to_swap=0)
     plan = best(replace(ROOMY, device_free=(41 + 1 + 1 + 1) * GIB + GIB // 2), resident)
@@ -130,16 +119,6 @@ def test_swapped_blocks_have_slots_and_are_sent_twice():
     mapped = best(ROOMY, replace(asked, master="file"))
     assert mapped.ram == mapped.pinned == 8 * GIB
     assert mapped.transfer == pytest.approx(2 * 4 * 4 * GIB / 3e9)
-
-
-def test_what_can_be_hidden_is_swapped_before_weights_are_rounded():
-    tight = replace(ROOMY, device_free=24 * GIB, link_bytes_per_s=60e9)
-    plan = best(tight)
-    assert plan.base_format == "dense"
-    assert plan.blocks_to_swap > 0
-    slow = replace(tight, link_bytes_per_s=5e8)
-    assert best(slow).base_format == "nf4"
-    assert best(slow).blocks_to_swap == 0
 
 
 def test_no_block_is_swapped_without_checkpointing():
@@ -212,21 +191,6 @@ def test_more_memory_is_never_slower_and_less_never_larger(aim, seed):
         assert getattr(small, needs[name]) <= getattr(large, needs[name])
         assert small.fits(less)
     assert plans > 20
-
-
-def test_four_bits_are_taken_only_where_eight_are_slower_by_half():
-    """Ten blocks of 4 GiB dense, 2 in int8, 1 in nf4; a step computes for 4 seconds."""
-    room = replace(ROOMY, device_free=17 * GIB)
-    only = PlanSettings(blocks_to_checkpoint=10, checkpoint_inputs="device", swap_slots=2)
-    found = {link: best(replace(room, link_bytes_per_s=link * GIB), only) for link in (8, 4, 2)}
-    slower = {
-        link: best(replace(room, link_bytes_per_s=link * GIB), replace(only, base_format="int8"))
-        for link in found
-    }
-    for link, plan in found.items():
-        wins = slower[link].seconds > 1.5 * 1.1 * plan.full
-        assert plan.base_format == ("nf4" if wins else "int8"), link
-    assert {plan.base_format for plan in found.values()} == {"int8", "nf4"}
 
 
 def test_a_plan_has_the_ram_that_loading_takes():

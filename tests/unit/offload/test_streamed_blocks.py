@@ -179,24 +179,6 @@ def test_an_exception_inside_a_block_leaves_the_others_right():
         assert all(map(torch.equal, swapped.run(range(4)), resident.run(range(4))))
 
 
-def test_a_transfer_that_breaks_leaves_no_block_half_loaded():
-    resident, swapped = Chain(4), Chain(4)
-    hesitant = HesitantTransfer()
-    swapped.swap(2, hesitant)
-    submit = hesitant.submit
-
-    def breaks(copies):
-        submit(copies)
-        raise KeyboardInterrupt
-
-    for order in ([0, 1, 2, 3], [3, 2, 1, 0]):
-        hesitant.submit = breaks
-        with pytest.raises(KeyboardInterrupt):
-            swapped.run(order)
-        hesitant.submit = submit
-        assert all(map(torch.equal, swapped.run(order), resident.run(order)))
-
-
 def test_afterwards_everything_is_as_before_and_another_training_may_begin():
     family, hesitant = get_family("flux"), HesitantTransfer()
     transformer = MAKERS["flux"]()

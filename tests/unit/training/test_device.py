@@ -1,10 +1,7 @@
-import contextlib
-
 import pytest
 import torch
 
 from trainer_core.device import (
-    borrowed_attention,
     resolve_device,
     resolve_precision,
 )
@@ -41,17 +38,3 @@ def test_a_device_that_is_unknown_or_not_there_is_refused_by_its_setting(setting
 )
 def test_precision_is_what_was_asked_or_what_the_device_does_best(setting, device, expected):
     assert resolve_precision(setting, torch.device(device)) == expected
-
-
-@pytest.mark.parametrize("allowed", [True, False])
-def test_cudnn_is_kept_from_attention_and_allowed_again_where_it_was(allowed):
-    enabled = torch.backends.cuda.cudnn_sdp_enabled
-    before = enabled()
-    torch.backends.cuda.enable_cudnn_sdp(allowed)
-    try:
-        with contextlib.suppress(KeyError), borrowed_attention():
-            assert not enabled()
-            raise KeyError
-        assert enabled() == allowed
-    finally:
-        torch.backends.cuda.enable_cudnn_sdp(before)

@@ -15,33 +15,8 @@ def following(step, micro):
     return (step + 1, 0) if step < STEPS else None
 
 
-class Source:
-    """Counts what is read, and fails where it is told to."""
-
-    def __init__(self, broken=()):
-        self.read, self.broken = [], broken
-
-    def __call__(self, step, micro):
-        self.read.append((step, micro))
-        if (step, micro) in self.broken:
-            raise OSError(f"broken {step} {micro}")
-        return step * 10 + micro
-
-
 def reading_threads():
     return [each for each in threading.enumerate() if each.name.startswith("read-ahead")]
-
-
-PLACES = [(step, micro) for step in range(1, STEPS + 1) for micro in range(MICROS)]
-
-
-def test_an_error_comes_out_where_its_batch_is_asked_for_and_not_before():
-    with ReadAhead(Source(broken=[(2, 1)]), following) as ahead:
-        assert [ahead(*place) for place in PLACES[:4]] == [10, 11, 12, 20]
-        with pytest.raises(OSError, match="broken 2 1"):
-            ahead(2, 1)
-        assert ahead(2, 2) == 22
-    assert not reading_threads()
 
 
 def test_no_thread_outlives_a_run_that_is_broken_off():

@@ -4,7 +4,6 @@ import socket
 import subprocess
 import sys
 
-import psutil
 import pytest
 from fixtures.races import race
 
@@ -61,25 +60,6 @@ def test_dead_version_with_work_in_it_stays(tmp_path, keep):
         folder.update_record(status="done", step=2)
     kill(folder)
     assert remove_dead_versions(tmp_path) == []
-
-
-@pytest.fixture
-def living():
-    """Another process, with the number and the start that its lock would hold."""
-    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    started = psutil.Process(process.pid).create_time()
-    yield {"host": socket.gethostname(), "pid": process.pid, "process_started": started}
-    process.communicate(b"\n")
-
-
-@pytest.mark.parametrize(("moved", "live"), [(0, True), (30, True), (-30, True), (3600, False)])
-def test_a_process_is_known_by_its_start_as_exactly_as_a_set_clock_allows(
-    tmp_path, living, moved, live
-):
-    folder = create_version(tmp_path, {}, "")
-    lock = {**living, "process_started": living["process_started"] + moved}
-    (folder.path / "lock.json").write_text(json.dumps(lock))
-    assert is_live(folder.path) is live
 
 
 @pytest.mark.parametrize(

@@ -63,3 +63,20 @@ def test_output_and_gradients_are_those_of_the_default_form(options, dora):
         results.append([y, *torch.autograd.grad(y.square().sum(), leaves)])
     for exact, default in zip(*results, strict=True):
         assert relative(exact, default) < 1e-12
+
+
+def test_the_weight_is_held_once_and_comes_back_to_the_last_bit():
+    module, adapter = make(EXACT[0], True)
+    weight = module[0].get_base_layer().weight
+    before = weight.detach().clone()
+    module(torch.randn(2, 1024).to(torch.bfloat16))
+    assert weight.untyped_storage().nbytes() == 1024 * (1024 + 16) * 2
+    assert torch.equal(weight, before)
+    adapter.merge()
+    assert not torch.equal(weight, before)
+    adapter.unmerge()
+    adapter.detach()
+    assert module[0].weight is weight
+    assert torch.equal(weight, before)
+    assert weight.is_contiguous()
+    assert weight.untyped_storage().nbytes() == 1024 * 1024 * 2

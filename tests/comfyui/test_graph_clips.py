@@ -24,8 +24,7 @@ from comfyui.graphs import (
 )
 from comfyui.test_graph_errors import refused
 from comfyui.test_graph_model import LATENT, MODEL, SAMPLER, TEXT, hashes, model_graph, sampled
-from comfyui.test_quick import NODE as QUICK
-from comfyui.test_quick import prompt, refusal
+from comfyui.test_quick import refusal
 from PIL import Image, ImageSequence
 
 from trainer_core.data.clips import clip_facts, read_frames
@@ -151,25 +150,6 @@ def test_a_base_of_images_tells_of_clips(server, folders):
     message = refused(server, alone, CACHE)
     assert "datasets/clips holds clips and no images: a.mp4" in message
     assert "Choose a model of videos" in message
-
-
-@pytest.mark.exhaustive
-def test_the_quick_node_trains_clips_and_draws_their_captions(server, folders):
-    nodes = prompt(
-        folder="datasets/clips",
-        goal="object",
-        steps=2,
-        model=[MODEL, 0],
-        clip=[MODEL, 1],
-        vae=[MODEL, 2],
-    )
-    nodes[MODEL] = node("TinyModelForTests", model="ltxv", seed=0, precision="fp32")
-    server.run(nodes)
-    state = panel(server, QUICK)
-    assert (state["status"], state["step"]) == ("done", 2)
-    assert (state["samples"][0]["prompt"], state["samples"][0]["filename"]) == (CAPTION, "0.webp")
-    rows = {each["setting"]: each["value"] for each in state["choices"]}
-    assert rows["parts of clips"] == "1, of 25 frames"
 
 
 def test_a_quick_base_of_images_refuses_clips_when_it_is_queued(server, folders):

@@ -11,7 +11,6 @@ from comfyui.conftest import write_images
 from comfyui.graphs import (
     BASE,
     TRAIN,
-    changed,
     graph,
     loaded_run,
     run_folder,
@@ -129,27 +128,3 @@ def test_a_bad_name_is_refused_before_anything_runs(server):
         del given["resume"], given["resume_from"]
         nodes[TRAIN] = {"class_type": "AdapterTrainerSaveRunFile", "inputs": given}
         refused_at_once(server, nodes, TRAIN)
-
-
-@pytest.mark.exhaustive
-def test_a_graph_names_adapters_of_the_base_by_the_loras_folder(server, landmarks):
-    for name in ("turbo.safetensors", "style.safetensors"):
-        shutil.copyfile(landmarks / "landmarks.safetensors", loras(server) / name)
-    server.get("/object_info/AdapterTrainerBase")
-    base = {
-        "training_adapter": "turbo.safetensors",
-        "base_adapters": "style.safetensors = 0.5, always",
-    }
-    nodes = graph("with-adapters", train={"steps": 1}, base=base)
-    server.run(nodes)
-    told = (run_folder(server, "with-adapters") / "run.yaml").read_text(encoding="utf-8")
-    assert told.count("when: training") == told.count("when: always") == 1
-    assert "strength: 0.5" in told
-    for wrong, word in (
-        ({"base_adapters": "style.safetensors = much"}, "base_adapters has the line"),
-        ({"base_adapters": "../style.safetensors"}, "style.safetensors"),
-        ({"training_adapter": "absent.safetensors"}, "absent.safetensors"),
-    ):
-        status, answer = server.post("/prompt", {"prompt": changed(nodes, BASE, **wrong)})
-        assert status == 400
-        assert word in str(answer)

@@ -2,11 +2,10 @@
 
 import math
 import re
-import shutil
 
 import pytest
 from faults import BREAKS, BROKEN, overflowing
-from runs import CancelAfter, assert_same_files, merge, metrics, record, run_config, tensors
+from runs import CancelAfter, merge, metrics, record, run_config, tensors
 
 from tests.fixtures.combinations import some
 from trainer_core.config.reading import dump_config, load_config
@@ -172,28 +171,3 @@ def test_what_decides_which_run_it_is_may_not(tmp_path, cache, change, named):
     train(run_config(tmp_path, cache, training={**SHORT, "steps": 1}))
     with pytest.raises(ConfigError, match=named):
         train(run_config(tmp_path, cache, **{"training": SHORT, **change}, resume="latest"))
-
-
-@pytest.mark.exhaustive
-def test_a_longer_cosine_goes_on_where_it_stands_and_again_bit_for_bit(tmp_path, cache):
-    short = {"steps": 4, "schedule": {"name": "cosine", "warmup_steps": 0}}
-    longer = {**short, "steps": 9}
-    train(run_config(tmp_path / "whole", cache, training=short))
-    shutil.copytree(tmp_path / "whole", tmp_path / "cut")
-
-    def go_on(place, observer):
-        return train(run_config(tmp_path / place, cache, training=longer, resume="auto"), observer)
-
-    observer = CancelAfter()
-    whole = go_on("whole", observer)
-    (said,) = [text for text in observer.said() if "planned anew" in text]
-    assert "from 0.00025 at step 5 to 0 at step 9" in said
-    rates = [entry["learning_rate"] for entry in metrics(whole.folder)]
-    assert rates[4] == pytest.approx(2.5e-4)
-    assert sorted(rates[4:], reverse=True) == rates[4:]
-    assert go_on("cut", CancelAfter(7)).status == "cancelled"
-    again = CancelAfter()
-    cut = go_on("cut", again)
-    assert not [text for text in again.said() if "planned anew" in text]
-    assert [entry["learning_rate"] for entry in metrics(cut.folder)] == rates
-    assert_same_files(cut.adapters, whole.adapters)

@@ -5,10 +5,11 @@ hide its order.
 """
 
 import ast
+import subprocess
 import sys
 from pathlib import Path
 
-from architecture.source import functions, sources
+from architecture.source import ROOT, functions, sources
 
 FILE_LINES = 500
 FUNCTION_LINES = 60
@@ -17,6 +18,8 @@ PACKED = 3
 VAGUE_NAMES = {"told", "said", "given", "asked", "begun", "seen", "these"}
 VAGUE_NAMES_LEFT = 3
 """Values of the product that are still called so; the number may only fall."""
+TEST_LINES = 75_200
+"""Of all Python in `tests`: who adds a case that another one shows takes one away."""
 _NO_CONCEPT = {"utils", "util", "helpers", "helper", "common", "misc"}
 
 
@@ -36,6 +39,18 @@ def test_long_files_and_functions_are_named(capsys):
     assert len(sources()) > 50
     with capsys.disabled():
         sys.stdout.write(f"\nLong: {', '.join(long) or 'nothing'}\n")
+
+
+def test_tests_stay_few():
+    files = subprocess.run(
+        ["git", "ls-files", "-z", "tests/*.py"],
+        cwd=ROOT,
+        capture_output=True,
+        check=True,
+        text=True,
+    ).stdout.split("\0")
+    paths = [ROOT / name for name in files if name and (ROOT / name).is_file()]
+    assert sum(path.read_bytes().count(b"\n") for path in paths) <= TEST_LINES
 
 
 def packed(function: ast.AST) -> set[str]:

@@ -32,11 +32,7 @@ class BrowserError(AssertionError):
 
 
 class Browser:
-    """One page; a new one with each ``open``.
-
-    Args:
-        address: The server's address, ``http://127.0.0.1:8188``.
-    """
+    """One page; a new one with each ``open``."""
 
     def __init__(self, address: str) -> None:
         self.address = address
@@ -107,10 +103,6 @@ class Browser:
         every = [paths] if isinstance(paths, Path) else paths
         self._do("drop", paths=[str(path) for path in every], x=x, y=y)
 
-    def hover(self, selector: str, x: float, y: float) -> None:
-        """Move the pointer to a place in an element, in CSS pixels from its corner."""
-        self._do("hover", selector=selector, position={"x": x, "y": y})
-
     def fill(self, selector: str, value: str) -> None:
         """Set a form field."""
         self._do("fill", selector=selector, value=value)
@@ -126,10 +118,6 @@ class Browser:
     def focus(self, selector: str) -> None:
         """Focus an element."""
         self._do("focus", selector=selector)
-
-    def offline(self, value: bool) -> None:
-        """Take the network away, or give it back."""
-        self._do("offline", value=value)
 
     def problems(self) -> list[str]:
         """Console errors and uncaught exceptions since the page was opened."""

@@ -1,11 +1,10 @@
 // Drives a headless Chromium for the tests: one JSON command on a line in, one JSON answer out.
 //   {"op": "open", "url", "width", "height"}      {"op": "evaluate", "body", "argument"}
 //   {"op": "wait", "body", "argument", "ms"}
-//   {"op": "click" | "hover", "selector", "position"?}   {"op": "drop", "paths", "x", "y"}
+//   {"op": "click", "selector", "position"?}   {"op": "drop", "paths", "x", "y"}
 //   {"op": "look", "selector"} gives a PNG in base 64
 //   {"op": "press", "key"}   {"op": "fill", "selector", "value"}
 //   {"op": "problems" | "forget"}
-//   {"op": "offline", "value"}
 // "body" is the body of an async function of `argument`, run in the page.
 import { createInterface } from "node:readline";
 import { chromium } from "playwright-core";
@@ -50,7 +49,6 @@ const OPERATIONS = {
     }
   },
   click: ({ selector, position }) => page.click(selector, { timeout: 60000, position }),
-  hover: ({ selector, position }) => page.hover(selector, { timeout: 60000, position }),
   fill: ({ selector, value }) => page.fill(selector, value, { timeout: 60000 }),
   look: async ({ selector }) => (await page.locator(selector).first().screenshot()).toString("base64"),
   press: ({ key }) => page.keyboard.press(key),
@@ -76,7 +74,6 @@ const OPERATIONS = {
   forget() {
     problems = [];
   },
-  offline: ({ value }) => page.context().setOffline(value),
 };
 
 const lines = createInterface({ input: process.stdin });

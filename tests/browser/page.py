@@ -49,13 +49,7 @@ return changeTracker.undoQueue.length;
 
 
 class GraphPage:
-    """A page of ComfyUI in one renderer.
-
-    Args:
-        server: The server.
-        browser: The browser.
-        renderer: ``canvas`` or ``nodes2``.
-    """
+    """A page of ComfyUI in one renderer."""
 
     def __init__(self, server: ComfyServer, browser: Browser, renderer: str) -> None:
         self.server = server

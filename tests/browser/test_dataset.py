@@ -256,27 +256,6 @@ def test_a_folder_without_captions_is_made_ready_on_the_node(page):
     assert page.problems() == []
 
 
-@pytest.mark.exhaustive
-def test_another_programs_text_is_not_written_over(page):
-    name = f"both_{uuid.uuid4().hex[:6]}"
-    add_node(page)
-    upload(page, name, {"a.png": "", "a.txt": "mine"})
-    page.browser.click(THUMBNAIL)
-    page.browser.wait("return document.querySelector(argument)?.value === 'mine'", TEXT)
-    file = page.server.data / "input" / name / "a.txt"
-    file.write_text("theirs")
-    page.browser.fill(TEXT, "mine again")
-    page.browser.press("Escape")
-    wait_for_text(page, "status", "changed by another program")
-    assert file.read_text() == "theirs"
-    press(page, ".adapter-trainer-dataset-buttons", "Show the file's text")
-    page.browser.wait("return document.querySelector(argument)?.value === 'theirs'", TEXT)
-    page.browser.press("Escape")
-    page.browser.wait("return !document.querySelector(argument)", DIALOG)
-    # The browser notes each refusal of the server.
-    assert all("409" in problem for problem in page.problems())
-
-
 _CHOOSE = """
 const widget = window.app.graph.nodes[0].widgets.find((w) => w.name === "folder");
 if (!widget.options.values.includes(argument)) widget.options.values.push(argument);

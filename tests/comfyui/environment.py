@@ -81,10 +81,6 @@ def environment_over(host: Path, place: Path = PLACE) -> Path:
     It is made again when the interpreter, a version that is installed there, or what this pack
     needs has changed. Test processes that come at the same time wait for the first.
 
-    Args:
-        host: ComfyUI's interpreter.
-        place: The folder for environments.
-
     Returns:
         The interpreter of the environment.
 

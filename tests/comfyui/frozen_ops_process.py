@@ -256,59 +256,10 @@ def embeddings():
     return found
 
 
-def adapters():
-    """Every kind on frozen ops, and on torch's own layers of the same numbers."""
-    import comfy.ops
-
-    frozen_modules = part("nodes.host.frozen_modules").frozen_modules
-    attach = part("trainer_core.adapters.attachment").attach
-    config = part("trainer_core.config").AdapterConfig
-    kinds = [{"kind": k, "dora": d} for k in ("lora", "loha", "lokr") for d in (False, True)]
-    kinds += [{"kind": "oft"}, {"kind": "lora", "dora": True, "dora_axis": "input"}]
-    found = {}
-    for options in kinds:
-        results = []
-        for frozen in (True, False):
-            ops = comfy.ops.manual_cast if frozen else torch.nn
-            with torch.inference_mode(frozen):
-                layers = [
-                    filled(ops, ("Conv2d", 4, 8, 3), {"padding": 1}, torch.float32),
-                    torch.nn.Flatten(2),
-                    filled(ops, ("Linear", 30, 6), {}, torch.float32),
-                ]
-            module = torch.nn.Sequential(*layers)
-            results.append(
-                trained(frozen_modules, attach, config(rank=2, **options), module, frozen)
-            )
-        distances = [
-            float((one - other).norm() / other.norm().clamp(min=1e-12))
-            for one, other in zip(*results, strict=True)
-        ]
-        found["-".join(map(str, options.values()))] = max(distances)
-    return found
-
-
-def trained(frozen_modules, attach, config, module, frozen):
-    import contextlib
-
-    with frozen_modules(module) if frozen else contextlib.nullcontext():
-        adapter = attach(module, config, [".*"], seed=4)
-        torch.manual_seed(5)
-        with torch.no_grad():
-            for parameter in adapter.parameters():
-                parameter.add_(torch.randn_like(parameter) * 0.1)
-        x = torch.randn(2, 4, 6, 5, requires_grad=True)
-        y = module(x)
-        asked = [x, *adapter.parameters()]
-        result = [y.detach(), *torch.autograd.grad(y.square().sum(), asked)]
-        adapter.detach()
-    return result
-
-
 def main():
     folder = Path(sys.argv[1])
     parts = (plain_ops, layouts, eight_bit_ops, quantized_ops, packed_ops, patched_ops)
-    found = {each.__name__: each() for each in (*parts, embeddings, adapters)}
+    found = {each.__name__: each() for each in (*parts, embeddings)}
     (folder / "results.json").write_text(json.dumps(found, indent=1), encoding="utf-8")
 
 

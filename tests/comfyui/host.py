@@ -27,13 +27,7 @@ class ComfyHost:
         )
 
     def run(self, script: str, *words: Path, folder: Path | None = None) -> str:
-        """Run a script to its end, which has to be a good one, and give what it printed.
-
-        Args:
-            script: Its name.
-            words: Its arguments.
-            folder: Where it works.
-        """
+        """Run a script to its end, which has to be a good one, and give what it printed."""
         path = Path(__file__).with_name(script)
         request = [str(word) for word in (self.log, folder or Path.cwd(), path, *words)]
         assert self._process.stdin

@@ -10,12 +10,7 @@ import sys
 
 
 def install(cache, folders):
-    """Write bytecode to a folder, and read that of packages where it is.
-
-    Args:
-        cache: The folder.
-        folders: Of packages that are only read.
-    """
+    """Write bytecode to a folder, and read that of packages where it is."""
     sys.pycache_prefix = cache
     usual = loading.cache_from_source
 

@@ -21,8 +21,7 @@ def read_by_comfyui(
     host: ComfyHost,
     folder: Path,
     adapters: Iterable[str],
-    names: Mapping[str, Any],
-    bypass: Iterable[str] = (),
+    names: Mapping[str, str],
 ) -> dict[str, tuple[dict[str, Any], list[str], int]]:
     """Patched weights, messages and number of patched layers of each adapter.
 
@@ -31,7 +30,6 @@ def read_by_comfyui(
         folder: It has ``base.safetensors``, and each adapter under its name.
         adapters: Their names.
         names: What a name in the files means, see `reader_process`.
-        bypass: Names of adapters whose bypass is computed as well.
     """
     adapters = list(adapters)
 
@@ -42,7 +40,6 @@ def read_by_comfyui(
         "base": path("base"),
         "names": names,
         "adapters": {path(name): path(name, "result") for name in adapters},
-        "bypass": [path(name) for name in bypass],
     }
     (folder / "jobs.json").write_text(json.dumps(jobs), encoding="utf-8")
     host.run("reader_process.py", folder / "jobs.json")

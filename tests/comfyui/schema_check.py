@@ -9,12 +9,7 @@ _GROWING = "COMFY_AUTOGROW_V3"
 
 
 def faults(prompt: Mapping[str, Any], schemas: Schemas) -> list[str]:
-    """Unknown nodes and inputs, absent ones, values that are not offered, links that do not fit.
-
-    Args:
-        prompt: The workflow.
-        schemas: The server's ``/object_info``.
-    """
+    """Unknown nodes and inputs, absent ones, values that are not offered, links that do not fit."""
     return [f"node {node}: {fault}" for node in prompt for fault in _of_node(node, prompt, schemas)]
 
 

@@ -21,11 +21,7 @@ TONE = 880
 
 
 class Tiny:
-    """A tiny MODEL that makes video and sound, with what belongs to it.
-
-    Args:
-        name: ``ltxav`` or ``minimax_h3``.
-    """
+    """A tiny MODEL that makes video and sound, with what belongs to it."""
 
     def __init__(self, name):
         from tiny_models.denoisers import tiny_model

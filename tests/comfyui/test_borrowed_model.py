@@ -11,9 +11,6 @@ QUICK = ("flux", "ltxv")
 
 A UNet's gradient is held to finite differences in `test_train_lora_loss`.
 """
-OF_ANOTHERS_CLASS = {
-    *("sd2_v", "sdxl_v_zsnr", "sdxl_edm", "sdxl_edm_v", "ssd1b", "flux_schnell", "pixart_sigma")
-}
 EVERY = ["ltxav", "ltxav with sound", "ltxav_23 with sound", "minimax_h3 with sound"]
 
 

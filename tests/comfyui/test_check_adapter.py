@@ -42,10 +42,6 @@ def rename(tensors):
     tensors[f"{IMAGE}x.lora_up.weight"] = tensors.pop(f"{IMAGE}.lora_up.weight")
 
 
-def double_alpha(tensors):
-    tensors[f"{IMAGE}.alpha"] *= 2
-
-
 def turn(tensors):
     for factor in ("lora_up", "lora_down"):
         key = f"{IMAGE}.{factor}.weight"

@@ -4,12 +4,10 @@ import pytest
 from comfyui.conftest import CAPTIONS, write_images
 from comfyui.graphs import (
     ADAPTER,
-    BASE,
     CACHE,
     DATASET,
     DENOISER,
     ENCODER,
-    PROMPTS,
     SAVE,
     SETTINGS,
     STEPS,
@@ -128,19 +126,6 @@ def test_only_what_has_changed_in_a_folder_is_encoded_again(server):
         (folder / f"9.{suffix}").unlink()
     counts, new = again()
     assert (ENCODER in counts, new) == (False, [0, 0]), "the fifth is gone"
-
-
-@pytest.mark.exhaustive
-def test_a_changed_prompt_is_encoded_alone(server):
-    nodes = graph("prompts", previews=True, settings={"preview_every": 4}, train={"steps": 1})
-    server.run(nodes)
-    before = cache_files(server, "prompts")
-    text = "a red diamond\na image that nobody has asked for"
-    result, counts = counted(server, changed(nodes, PROMPTS, prompts=text))
-    assert {DATASET, BASE} <= cached_nodes(result)
-    assert not {PROMPTS, CACHE, TRAIN} & cached_nodes(result)
-    assert len(cache_files(server, "prompts") - before) == 1
-    assert ENCODER not in counts
 
 
 def loras(server):

@@ -16,21 +16,15 @@ from comfyui.graphs import (
     DATASET,
     PROMPTS,
     TRAIN,
-    cached_nodes,
-    cancelled,
     changed,
-    loaded_run,
     node,
     panel,
-    record,
     run_folder,
     weights,
 )
 from comfyui.test_graph_errors import refused
-from comfyui.test_graph_history import going_on
 from comfyui.test_graph_model import LATENT, MODEL, SAMPLER, TEXT, hashes, model_graph, sampled
-from comfyui.test_quick import NODE as QUICK
-from comfyui.test_quick import prompt, refusal
+from comfyui.test_quick import refusal
 from PIL import Image, ImageSequence
 
 from trainer_core.data.clips import clip_facts, read_frames
@@ -41,7 +35,6 @@ from trainer_core.types import ClipPart
 pytestmark = pytest.mark.comfy
 
 FRAMES, IMAGES, CAPTION = 9, "c1", "a red bar"
-CLASS = "WanModel"
 
 
 def clips_graph(name, folder="clips", **changes):
@@ -122,28 +115,6 @@ def test_clips_beside_images_are_trained_shown_moving_and_sampled(server, traine
     assert len(trained.result["outputs"]["m9"]["images"]) == FRAMES
 
 
-@pytest.mark.exhaustive
-def test_a_run_of_clips_goes_on_longer_and_is_loaded(server, trained):
-    assert TRAIN in cached_nodes(server.run(trained.nodes))
-    assert going_on(server, trained.nodes, "clips/v0", steps=6).startswith("Queued.")
-    server.run(trained.nodes)
-    folder = run_folder(server, "clips")
-    assert (record(folder)["status"], record(folder)["step"]) == ("done", 6)
-    result = server.run(loaded_run(f"clips/{folder.name}"))
-    assert len(result["outputs"]["2"]["images"]) == FRAMES
-
-
-@pytest.mark.exhaustive
-def test_a_cancelled_run_of_clips_goes_on_to_the_same_weights(server, trained, folders):
-    nodes = clips_graph("clips_cut", "mixed")
-    assert cancelled(server, nodes, 6, CLASS)["node_id"] == TRAIN
-    folder = run_folder(server, "clips_cut")
-    assert record(folder)["status"] == "cancelled"
-    server.run(nodes)
-    assert weights(folder / "clips_cut.safetensors") == trained.weights
-    assert len(panel(server)["samples"]) == 3
-
-
 def test_clips_are_generated_by_hand_and_compared_by_their_middle_frame(server, trained):
     frames = 5
     drawn = {"base": [BASE, 0], "previews": ["c2", 0], "clip": [MODEL, 1], "vae": [MODEL, 2]}
@@ -179,25 +150,6 @@ def test_a_base_of_images_tells_of_clips(server, folders):
     message = refused(server, alone, CACHE)
     assert "datasets/clips holds clips and no images: a.mp4" in message
     assert "Choose a model of videos" in message
-
-
-@pytest.mark.exhaustive
-def test_the_quick_node_trains_clips_and_draws_their_captions(server, folders):
-    nodes = prompt(
-        folder="datasets/clips",
-        goal="object",
-        steps=2,
-        model=[MODEL, 0],
-        clip=[MODEL, 1],
-        vae=[MODEL, 2],
-    )
-    nodes[MODEL] = node("TinyModelForTests", model="ltxv", seed=0, precision="fp32")
-    server.run(nodes)
-    state = panel(server, QUICK)
-    assert (state["status"], state["step"]) == ("done", 2)
-    assert (state["samples"][0]["prompt"], state["samples"][0]["filename"]) == (CAPTION, "0.webp")
-    rows = {each["setting"]: each["value"] for each in state["choices"]}
-    assert rows["parts of clips"] == "1, of 25 frames"
 
 
 def test_a_quick_base_of_images_refuses_clips_when_it_is_queued(server, folders):
@@ -273,20 +225,6 @@ def test_a_model_of_clips_that_begin_with_an_image_asks_for_what_sees_it(server,
     assert not numpy.array_equal(by_clip[0], by_image[0])
     message = refused(server, changed(nodes, DATASET, start_frame=0.5), CACHE)
     assert "start_frame of Dataset From Folder is 0.5, and a base that always begins" in message
-
-
-@pytest.mark.exhaustive
-def test_a_share_of_clips_begins_with_their_first_frame(server, folders):
-    nodes = clips_graph("shared", steps=4)
-    nodes[MODEL]["inputs"]["model"] = "wan22_5b"
-    nodes = changed(nodes, DATASET, start_frame=0.5)
-    server.run(nodes)
-    assert (panel(server)["status"], panel(server)["step"]) == ("done", 4)
-    whole = weights(run_folder(server, "shared") / "shared.safetensors")
-    cut = changed(nodes, TRAIN, name="shared_cut")
-    assert cancelled(server, cut, 6, CLASS)["node_id"] == TRAIN
-    server.run(cut)
-    assert weights(run_folder(server, "shared_cut") / "shared_cut.safetensors") == whole
 
 
 STEERED = {"wan21_vace": "WanVaceToVideo", "wan21_fun_control": "WanFunControlToVideo"}

@@ -5,7 +5,6 @@ from urllib.parse import quote
 
 import pytest
 from comfyui.conftest import CAPTIONS, write_images
-from comfyui.graphs import cache_files, graph
 from comfyui.test_graph_images import from_images, kept, load
 
 pytestmark = pytest.mark.comfy
@@ -25,23 +24,6 @@ def folders(shared_server):
 def save(server, folder, text, token, name="0.png"):
     query = f"folder={folder}&name={name}"
     return server.post(f"{ROUTE}/save?{query}", {"text": text, "token": token})
-
-
-@pytest.mark.exhaustive
-def test_after_an_edit_only_that_caption_is_encoded_again(server):
-    folder = "input/edited-captions"
-    nodes = graph("edits", dataset={"folder": folder}, train={"steps": 1})
-    server.run(nodes)
-    before = {kind: cache_files(server, kind) for kind in ("latents", "text")}
-    caption = server.get(f"{ROUTE}/caption?folder={folder}&name=0.png")
-    assert caption["text"] == CAPTIONS[0]
-    status, saved = save(server, folder, "a caption of today", caption["token"])
-    assert (status, saved["edits"]) == (200, 1)
-    assert save(server, folder, "too late", caption["token"])[0] == 409
-    server.run(nodes)
-    assert cache_files(server, "latents") == before["latents"]
-    assert len(cache_files(server, "text") - before["text"]) == 1
-    assert server.post(f"{ROUTE}/undo?folder={folder}", {})[1]["files"] == ["0.txt"]
 
 
 def test_captions_come_from_any_node_that_gives_texts(server):

@@ -10,7 +10,6 @@ from comfyui.graphs import (
     DATASET,
     SAVE,
     SETTINGS,
-    STEPS,
     TRAIN,
     cache_files,
     checkpoints,
@@ -174,23 +173,6 @@ def test_a_loss_that_is_not_finite_stops_at_the_last_good_state(server):
     *_, newest = runs(server, "wild")
     assert newest != folder
     assert record(newest)["status"] == "done"
-
-
-@pytest.mark.exhaustive
-def test_full_memory_is_explained_and_given_back(server):
-    nodes = graph("full", settings={"checkpoint_every": 2, "recovery_smaller": False})
-    disturb(server, "memory", at=6)
-    message = refused(server, nodes, TRAIN)
-    assert "memory is full" in message
-    assert "gradient checkpointing" in message
-    assert "The state before this step is saved" in message
-    folder = run_folder(server, "full")
-    assert (record(folder)["status"], checkpoints(folder)) == ("failed", [2, 4, 5])
-    assert panel(server)["status"] == "failed"
-    # The next run goes on from the last checkpoint.
-    server.run(nodes)
-    assert record(run_folder(server, "full"))["status"] == "done"
-    assert len((folder / "metrics.jsonl").read_text().splitlines()) == STEPS
 
 
 def test_a_text_encoders_rank_is_for_what_another_node_switches_on(server):

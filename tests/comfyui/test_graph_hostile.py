@@ -8,11 +8,9 @@ import socket
 import pytest
 from comfyui.conftest import write_images
 from comfyui.graphs import (
-    ADAPTER,
     BASE,
     CACHE,
     DATASET,
-    PROMPTS,
     SAVE,
     STEPS,
     TRAIN,
@@ -45,25 +43,6 @@ def test_a_literal_where_a_socket_belongs(server, literal):
         nodes = {SAVE: {"class_type": "AdapterTrainerSave", "inputs": save | inputs}}
         refused_at_once(server, nodes, SAVE)
     refused(server, convert("none", lora=literal), "1")
-
-
-@pytest.mark.parametrize("literal", [5, {"__value__": [1, 2]}], ids=str)
-def test_a_literal_for_images(server, literal):
-    nodes = graph("literal", previews=True)
-    refused_soon(server, changed(nodes, PROMPTS, controls=literal), PROMPTS)
-    inputs = {"images": literal, "texts": "a", "resolution": 64}
-    sizes = graph("x")[DATASET]["inputs"]
-    named = {"trigger_word", "caption_dropout", "num_repeats", "max_aspect_ratio", "upscale"}
-    inputs |= {name: value for name, value in sizes.items() if name in {*named, "control_area"}}
-    nodes[DATASET] = {"class_type": "AdapterTrainerDatasetImages", "inputs": inputs}
-    refused_soon(server, nodes, DATASET)
-
-
-def test_an_adapter_of_an_unknown_kind(server):
-    for kind in ("dora", "", 5, {"kind": "lora"}, {"__value__": ["lora"]}):
-        message = refused(server, changed(graph("kind"), ADAPTER, kind=kind), ADAPTER)
-        assert "kind of Adapter Config" in message
-        assert "lokr" in message
 
 
 @pytest.mark.parametrize(("node", "name"), [(DATASET, "folder"), (BASE, "source")])
@@ -125,22 +104,6 @@ def test_a_link_inside_of_a_run(server, trained, tmp_path, name):
         assert server.status("/adapter_trainer/workflow?run=linked/v0") == 404
         longer = graph("linked", settings={"checkpoint_every": STEPS // 2}, train={"steps": 12})
         assert "link" in refused(server, longer, TRAIN)
-
-
-def test_a_run_that_is_itself_a_link(server, tmp_path):
-    root = server.data / "output" / "adapter_trainer"
-    (tmp_path / "elsewhere").mkdir()
-    with linked(root / "elsewhere", tmp_path / "elsewhere"):
-        assert "link" in refused(server, graph("elsewhere"), TRAIN)
-    assert not list((tmp_path / "elsewhere").iterdir())
-
-
-def test_a_link_inside_of_the_cache(server, trained, tmp_path):
-    entry = next((server.data / "output/adapter_trainer/cache/latents").glob("*.safetensors"))
-    shutil.copyfile(entry, tmp_path / "entry")
-    with linked(entry, tmp_path / "entry"):
-        nodes = graph("cached", cache={"verify": True})
-        assert "link" in refused(server, nodes, CACHE)
 
 
 def raw_post(server, path, body):

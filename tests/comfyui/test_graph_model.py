@@ -8,7 +8,6 @@ from comfyui.graphs import (
     CACHE,
     TRAIN,
     cached_nodes,
-    cancelled,
     changed,
     graph,
     node,
@@ -22,7 +21,6 @@ from comfyui.graphs import (
 pytestmark = pytest.mark.comfy
 
 MODEL, BEFORE, AFTER, LORA, TEXT, LATENT, SAMPLER, SHOWN = (f"m{at}" for at in range(8))
-CLASS = "UNetModel"
 
 
 def model_graph(name, model="sdxl", steps=4, *, previews=False, dataset=None, **settings):
@@ -91,17 +89,6 @@ def test_a_model_of_the_graph_is_trained_sampled_and_left_as_it_was(server, trai
     assert (record(folder)["status"], record(folder)["step"]) == ("done", 6)
     server.run(changed(model_graph("of_graph"), MODEL, seed=1))
     assert len({record(each)["hashes"]["base"] for each in runs(server, "of_graph")}) == 2
-
-
-@pytest.mark.exhaustive
-def test_a_cancelled_run_leaves_the_model_as_it_was_and_goes_on(server, trained):
-    nodes = model_graph("model_cut")
-    assert cancelled(server, nodes, 3, CLASS)["node_id"] == TRAIN
-    folder = run_folder(server, "model_cut")
-    assert record(folder)["status"] == "cancelled"
-    result = server.run(nodes)
-    assert len(hashes(result)) == 1
-    assert weights(folder / "model_cut.safetensors") == trained.weights
 
 
 def test_an_encoder_of_another_model_is_told(server):

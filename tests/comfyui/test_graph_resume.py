@@ -45,27 +45,6 @@ def test_a_run_that_breaks_goes_on_as_its_message_says(server):
 
 
 @pytest.mark.exhaustive
-def test_a_chosen_checkpoint_is_gone_on_from(server):
-    nodes = graph("chosen", settings={"checkpoint_every": 2})
-    server.run(nodes)
-    folder = run_folder(server, "chosen")
-    before = weights(folder / "chosen.safetensors")
-    kept = weights(folder / "checkpoints" / "000004" / "adapter.safetensors")
-    listed = server.get("/object_info/AdapterTrainerTrain")["AdapterTrainerTrain"]
-    options = listed["input"]["optional"]["resume_from"][1]["options"]
-    mine = [name for name in options if name.startswith("chosen/")]
-    assert mine == [f"chosen/v0/{step:06d}" for step in (8, 6, 4, 2)]
-    assert options[:2] == ["newest", "best"]
-
-    server.run(changed(nodes, TRAIN, resume_from="chosen/v0/000004", learning_rate=0.01))
-    assert runs(server, "chosen") == [folder]
-    assert checkpoints(folder) == [2, 4, 6, STEPS]
-    assert weights(folder / "checkpoints" / "000004" / "adapter.safetensors") == kept
-    assert weights(folder / "chosen.safetensors") != before
-    assert record(folder)["changes"][0]["step"] == 4
-
-
-@pytest.mark.exhaustive
 def test_the_best_checkpoint_is_gone_on_from_and_loaded(server):
     held = {"validation_share": 0.3, "validation_every": 1, "validation_noise_levels": 1}
     settings = {"checkpoint_every": 2, "keep_checkpoints": 1}

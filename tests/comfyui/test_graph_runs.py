@@ -10,11 +10,7 @@ import pytest
 from comfyui.conftest import write_images
 from comfyui.graphs import (
     BASE,
-    CACHE,
-    SAVE,
     TRAIN,
-    cached_nodes,
-    changed,
     graph,
     loaded_run,
     run_folder,
@@ -65,20 +61,6 @@ def test_a_checkpoint_comes_with_its_own_images(server, landmarks, checkpoint, s
     assert {4, 8} <= drawn.keys()
     assert not (drawn[4] == drawn[8]).all(), "the steps could not be told apart"
     assert (found == drawn[step]).all()
-
-
-@pytest.mark.exhaustive
-def test_a_deleted_run_is_trained_again_when_its_adapter_is_wanted(server):
-    nodes = graph("deleted", behind=True, train={"steps": 1})
-    server.run(nodes)
-    assert TRAIN in cached_nodes(server.run(changed(nodes, SAVE, name="deleted-2")))
-    shutil.rmtree(run_folder(server, "deleted"))
-    result = server.run(changed(nodes, SAVE, name="deleted-3"))
-    assert TRAIN not in cached_nodes(result)
-    assert CACHE in cached_nodes(result)
-    assert (loras(server) / "deleted-3.safetensors").is_file()
-    # And no more than once.
-    assert TRAIN in cached_nodes(server.run(changed(nodes, SAVE, name="deleted-4")))
 
 
 def test_a_run_that_wrote_another_layout_alone_is_loaded_or_refused(server, landmarks):
@@ -146,27 +128,3 @@ def test_a_bad_name_is_refused_before_anything_runs(server):
         del given["resume"], given["resume_from"]
         nodes[TRAIN] = {"class_type": "AdapterTrainerSaveRunFile", "inputs": given}
         refused_at_once(server, nodes, TRAIN)
-
-
-@pytest.mark.exhaustive
-def test_a_graph_names_adapters_of_the_base_by_the_loras_folder(server, landmarks):
-    for name in ("turbo.safetensors", "style.safetensors"):
-        shutil.copyfile(landmarks / "landmarks.safetensors", loras(server) / name)
-    server.get("/object_info/AdapterTrainerBase")
-    base = {
-        "training_adapter": "turbo.safetensors",
-        "base_adapters": "style.safetensors = 0.5, always",
-    }
-    nodes = graph("with-adapters", train={"steps": 1}, base=base)
-    server.run(nodes)
-    told = (run_folder(server, "with-adapters") / "run.yaml").read_text(encoding="utf-8")
-    assert told.count("when: training") == told.count("when: always") == 1
-    assert "strength: 0.5" in told
-    for wrong, word in (
-        ({"base_adapters": "style.safetensors = much"}, "base_adapters has the line"),
-        ({"base_adapters": "../style.safetensors"}, "style.safetensors"),
-        ({"training_adapter": "absent.safetensors"}, "absent.safetensors"),
-    ):
-        status, answer = server.post("/prompt", {"prompt": changed(nodes, BASE, **wrong)})
-        assert status == 400
-        assert word in str(answer)

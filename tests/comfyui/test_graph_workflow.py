@@ -86,14 +86,6 @@ def test_a_full_file_has_it_and_so_has_what_save_adapter_makes_of_it(server):
         assert json.loads(header(each)["prompt"]) == nodes
 
 
-def test_a_graph_that_no_page_drew_has_its_prompt(server, shared):
-    nodes = small("workflow-headless")
-    run(server, nodes, workflow=None)
-    folder = run_folder(server, "workflow-headless")
-    assert kept(folder) == {"prompt.json": nodes}
-    assert ask(server, f"workflow-headless/{folder.name}")[:2] == (200, nodes)
-
-
 def test_nothing_is_kept_where_comfyui_may_not_keep_it(server):
     """With --disable-metadata."""
     server.post("/instruments/metadata", {"kept": False})

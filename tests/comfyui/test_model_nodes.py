@@ -125,8 +125,6 @@ QUICK = [
     ("sdxl", "NAGuidance"),
     ("sdxl", "by block"),
     ("flux", "weighted"),
-    ("wan21", "ModelComputeDtype"),
-    ("z_image", "forwards"),
 ]
 
 

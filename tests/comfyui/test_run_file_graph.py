@@ -154,15 +154,6 @@ def test_a_run_of_clips_opens_with_the_parts_that_are_trained_there(server):
     assert any("datasets[0].target_frames" in note for note in answer["notes"])
 
 
-def test_a_file_of_a_model_without_family_opens_with_the_model_of_the_graph(server):
-    answer = opened(server, "sdxl.toml", files.SD_SCRIPTS_SDXL)
-    assert of(answer, "BaseFromModel")
-    assert not of(answer, "TrainerBase")
-    assert node(answer, "TrainerAdapter")["kind"] == "lokr"
-    assert node(answer, "TrainerSettings")["loss_weighting"] == "min_snr"
-    assert "connect its loader to Base From Model" in " ".join(answer["notes"])
-
-
 @pytest.mark.parametrize("path", ["/etc", "input/../../../etc"])
 def test_what_lies_outside_is_left_empty_and_told(server, path):
     settings = {

@@ -176,26 +176,3 @@ def test_a_quantized_layer_computes_with_its_numbers(name, options, dora):
     )
     assert_close(found, expected, 2 * BF16_TOLERANCE)
     assert {each.device.type for each in found} == {"cuda"}
-
-
-@pytest.mark.parametrize("dora", DORA)
-@pytest.mark.parametrize("name", ["bnb_nf4", "bnb_nf4_nested", "ao_int8"])
-def test_a_quantized_layer_may_be_away_between_the_passes(name, dora):
-    stays, goes = (
-        quantized_pass(make_quantized, name, {**KINDS[0], **dora}, away) for away in (False, True)
-    )
-    assert_close(goes, stays, 1e-3)
-
-
-@each_axis
-@each_kind
-def test_autocast_computes_the_same_but_for_rounding(options, dora):
-    module = make_module().to(DEVICE)
-    adapter = attached(module, {**options, **dora})
-    x = torch.randn(5, 24, generator=torch.Generator().manual_seed(3)).to(DEVICE)
-    expected = module(x)
-    with torch.autocast("cuda", dtype=torch.bfloat16):
-        found = module(x)
-    assert relative(found, expected) < BF16_TOLERANCE
-    found.float().square().mean().backward()
-    assert {parameter.grad.dtype for parameter in adapter.parameters()} == {torch.float32}

@@ -20,15 +20,7 @@ def launch_two(
     launcher: Sequence[str] = ALONE,
     seconds: int = 150,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a program in two processes.
-
-    Args:
-        folder: Where it is written.
-        program: Its text.
-        arguments: What it is called with.
-        launcher: Starts them.
-        seconds: After which it has failed.
-    """
+    """Run a program in two processes."""
     script = folder / "program.py"
     script.write_text(program)
     return launch([*launcher, str(script), *map(str, arguments)], seconds=seconds)

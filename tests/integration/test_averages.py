@@ -64,18 +64,6 @@ def test_a_run_exports_its_average_and_its_last_weights(tmp_path, cache):
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("export", ["last", "average"])
-def test_the_exported_weights_are_the_ones_that_are_asked_for(tmp_path, cache, export):
-    training = {**SHORT, "steps": 3, "ema": {"decay": 0.9, "export": export, "previews": "last"}}
-    run = train(run_config(tmp_path, cache, training=training))
-    assert len(run.adapters) == 1
-    assert ("average" in header(run.adapters[0])) == (export == "average")
-    kept = tensors(run.folder / "checkpoints" / "000003" / "adapter.safetensors")
-    exported = tensors(run.adapters[0])
-    assert all(torch.equal(kept[key], exported[key]) for key in exported)
-
-
-@pytest.mark.exhaustive
 def test_averages_are_switched_on_and_off_at_a_resume(tmp_path, cache):
     def go_on(steps, **ema):
         heard = CancelAfter(99)

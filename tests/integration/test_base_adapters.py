@@ -6,7 +6,7 @@ import json
 import pytest
 import torch
 from PIL import Image
-from runs import CancelAfter, assert_resumes, assert_same_files, metrics, noisy_images, run_config
+from runs import CancelAfter, assert_same_files, metrics, noisy_images, run_config
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
@@ -116,15 +116,6 @@ def test_samples_with_what_stays_are_those_of_the_merged_base(tmp_path, cache, f
     assert (
         pixels(run_config(tmp_path, cache, preview=PREVIEW), None) - expected
     ).abs().max() > 0.01
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("form", some(["dense", "nf4 swapped"], "nf4 swapped"))
-def test_a_run_that_was_stopped_goes_on_bit_for_bit(tmp_path, cache, first, lora, form):
-    adapter = {"dora": True} if form == "dense" else {}
-    given = {"training": SHORT, "preview": PREVIEW, "memory": FORMS[form], "adapter": adapter}
-    given |= beside(first.adapters[0], lora)
-    assert_resumes(lambda name: run_config(tmp_path / name, cache, **given), 2)
 
 
 class StopInPreview(CancelAfter):

@@ -13,7 +13,6 @@ from runs import CancelAfter, assert_same_files, metrics, record, run_config
 
 from trainer_core.cli import main
 from trainer_core.config import RunConfig
-from trainer_core.demo.run import dataset_folder
 from trainer_core.errors import ConfigError
 from trainer_core.training.checkpoints.checkpoint import checkpoint_folders
 from trainer_core.training.checkpoints.checkpoint_search import find_checkpoint
@@ -201,51 +200,9 @@ class Ends(CancelAfter):
         return self.heard and self.cancel
 
 
-@pytest.mark.exhaustive
-def test_a_state_that_was_not_measured_is_not_the_best(tmp_path, cache):
-    """Neither told nor kept: a run that stops before its first step saves step 0."""
-    training = {"checkpoint_every": 1, "keep_checkpoints": 1, "steps": 2}
-    asked = run_config(tmp_path, cache, training=training)
-    stopped = train(asked, Ends(1, cancel=True))
-    assert (stopped.status, stopped.step, stopped.best) == ("cancelled", 0, None)
-    assert steps_kept(stopped.folder) == [0]
-    ended = go_on(asked)
-    assert (ended.status, ended.best) == ("done", None)
-    assert steps_kept(ended.folder) == [2]
-
-
 @pytest.mark.parametrize("step", [BEST + 1, LAST])
 def test_a_measurement_that_a_signal_gave_up_is_made_up_for(tmp_path, cache, ended, step):
     first = train(config(tmp_path, cache), Ends(step, cancel=True))
     assert (first.status, first.step) == ("cancelled", step)
     assert step not in held_out(first.folder), "it was measured all the same"
     assert_same_end(go_on(config(tmp_path, cache)), ended)
-
-
-@pytest.mark.exhaustive
-def test_what_is_measured_only_because_a_run_ends_does_not_count_as_missed(tmp_path, cache):
-    given = {"every": 2, "early_stop": 2}
-    whole = train(config(tmp_path / "whole", cache, **given))
-    assert whole.step == 6, "measured at 2, which was the best, at 4 and at 6"
-    first = train(config(tmp_path, cache, **given), Ends(5, cancel=False))
-    assert (first.status, first.step) == ("done", 5)
-    assert 5 in held_out(first.folder), "its end was not measured"
-    resumed = go_on(config(tmp_path, cache, **given))
-    assert resumed.step == whole.step
-    assert_same_files(resumed.adapters, whole.adapters)
-
-
-@pytest.mark.exhaustive
-def test_an_image_of_noise_is_found(tmp_path):
-    folder = tmp_path / "data"
-    shutil.copytree(dataset_folder("generate"), folder)
-    broken = sorted(path.name for path in folder.glob("[0-9]*.png"))[7]
-    with Image.open(folder / broken) as image:
-        size = (*image.size[::-1], 3)
-    noise = np.random.default_rng(1).integers(0, 256, size, dtype=np.uint8)
-    Image.fromarray(noise).save(folder / broken)
-    dataset = {"path": str(folder)}
-    result = train(run_config(tmp_path, tmp_path / "c", dataset=dataset, training={"steps": 60}))
-    first, second, *_ = read_ledger(result.folder)["images"]
-    assert first["name"] == broken
-    assert first["ratio"] > 1.3 * second["ratio"]

@@ -4,9 +4,8 @@ import gc
 import threading
 
 import pytest
-from runs import PREVIEW, CancelAfter, assert_equal_runs, merge, metrics, run_config
+from runs import PREVIEW, CancelAfter, assert_equal_runs, merge, run_config
 
-from tests.fixtures.combinations import each_once
 from trainer_core.errors import ConfigError, RunError
 from trainer_core.offload.streamed_blocks import StreamedBlocks
 from trainer_core.training import train
@@ -85,16 +84,3 @@ def test_a_base_that_stays_in_its_file_gives_the_same_bits(tmp_path, cache):
 def test_memory_that_cannot_be_pinned_is_refused(tmp_path, cache):
     with pytest.raises(RunError, match=r"memory\.master is pinned, and the run is on cpu"):
         train(swapping(tmp_path / "run", cache, 2, memory={"master": "pinned"}))
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize(
-    ("kind", "count"), each_once(["lora", "loha", "lokr", "oft"], [1, 2, 4, 5])
-)
-def test_every_kind_gives_the_bits_of_a_resident_run(tmp_path, cache, kind, count):
-    adapter = {"kind": kind, "init": "default", "dora": False}
-    options = {"adapter": adapter, "dataset": {"preservation": {"share": 0.25, "steps": 2}}}
-    whole = train(run_config(tmp_path / "a", cache, **merge(SHORT, options)))
-    swapped = train(swapping(tmp_path / "b", cache, count, **options))
-    assert metrics(whole.folder) == metrics(swapped.folder)
-    assert_equal_runs(whole.folder, swapped.folder, 3)

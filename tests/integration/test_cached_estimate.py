@@ -9,8 +9,6 @@ from runs import run_config
 from trainer_core.families.registry import get_family
 from trainer_core.training import SingleProcess
 from trainer_core.training.memory.memory_estimate import (
-    cached_run_estimate,
-    check_memory,
     text_tokens,
 )
 from trainer_core.training.observer import SilentObserver
@@ -36,13 +34,3 @@ def test_the_longest_text_of_the_cache_counts(encoded):
     lengths = {len(sample.conditioning["text_embeddings"]) for sample in samples}
     assert text_tokens(dataset.items) == max(lengths)
     assert text_tokens(dataset.items) < get_family("qwen_image").text.length / 10
-
-
-@pytest.mark.exhaustive
-def test_of_a_base_that_is_tiny_beside_what_is_free_nothing_is_simulated(encoded):
-    whole = cached_run_estimate(encoded, CPU)
-    assert whole["total"] > whole["base"]
-    small = cached_run_estimate(encoded, CPU, free=65 * whole["base"])
-    assert small == {"base": whole["base"], "total": whole["base"]}
-    assert check_memory(small, 65 * whole["base"], CPU) is None
-    assert cached_run_estimate(encoded, CPU, free=63 * whole["base"]) == whole

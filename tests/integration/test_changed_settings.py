@@ -2,11 +2,10 @@
 
 import math
 import re
-import shutil
 
 import pytest
 from faults import BREAKS, BROKEN, overflowing
-from runs import CancelAfter, assert_same_files, merge, metrics, record, run_config, tensors
+from runs import CancelAfter, merge, metrics, record, run_config, tensors
 
 from tests.fixtures.combinations import some
 from trainer_core.config.reading import dump_config, load_config
@@ -55,20 +54,6 @@ def test_a_run_that_breaks_goes_on_from_the_checkpoint_that_its_remedy_names(tmp
     assert "non_finite" not in record(version)
     (said,) = [text for text in observer.said() if "goes on from" in text]
     assert "from step 2 changed: training.optimizer.learning_rate was 0.008 and is 0.0008" in said
-
-
-@pytest.mark.exhaustive
-def test_a_run_that_breaks_once_more_is_sent_further_back(tmp_path, cache):
-    config = run_config(tmp_path, cache, **merge(BREAKS, {"training": {"checkpoint_every": 1}}))
-    assert f"checkpoint of step {BROKEN - 2} " in breaks(config)
-    # Nothing was changed, so it meets the same numbers.
-    remedy = breaks(config.model_copy(update={"resume": "latest"}))
-    step = int(re.search(r"resume=(\d+) ", remedy)[1])
-    assert step < BROKEN - 2
-    assert f"run/v0/{step:06d} as resume_from" in remedy
-    result = followed(config, remedy, tmp_path)
-    assert (result.status, result.step, result.folder.name) == ("done", 8, "v0")
-    assert record(result.folder)["changes"][0]["step"] == step
 
 
 def test_a_run_that_breaks_before_its_first_checkpoint_starts_anew(tmp_path, cache):
@@ -135,31 +120,6 @@ def test_the_course_changes_from_the_checkpoint_on(tmp_path, cache, resume):
     }
 
 
-@pytest.mark.exhaustive
-def test_a_finished_run_under_auto(tmp_path, cache):
-    """It goes on where it was only made longer, or nothing of its course has changed."""
-    rate = {"optimizer": {"learning_rate": 1e-4}}
-    train(run_config(tmp_path, cache, training=SHORT))
-    # Each on its own, and in an order in which the first version stays what it is meant to be.
-    for change, version, step in (
-        ({"steps": 4}, "v1", 4),
-        (rate, "v1", 6),
-        ({**rate, "steps": 8}, "v1", 8),
-        ({"checkpoint_every": 2}, "v0", 6),
-        ({"steps": 8}, "v0", 8),
-    ):
-        observer = CancelAfter()
-        config = run_config(tmp_path, cache, training={**SHORT, **change}, resume="auto")
-        result = train(config, observer)
-        assert (result.status, result.folder.name, result.step) == ("done", version, step), change
-        said = " ".join(observer.said())
-        assert ("A new version starts" in said) == (version == "v1")
-        if "optimizer" in change:
-            assert "because run/v0 is finished: training.optimizer.learning_rate was" in said
-            assert "resume=latest would go on from its end" in said
-        shutil.rmtree(tmp_path / "run" / "v1", ignore_errors=True)
-
-
 def test_the_version_that_the_settings_belong_to_goes_on(tmp_path, cache):
     """Whichever of a name it is: a finished one is not trained again, a longer one stays longer."""
     rate = {"optimizer": {"learning_rate": 1e-4}}
@@ -211,56 +171,3 @@ def test_what_decides_which_run_it_is_may_not(tmp_path, cache, change, named):
     train(run_config(tmp_path, cache, training={**SHORT, "steps": 1}))
     with pytest.raises(ConfigError, match=named):
         train(run_config(tmp_path, cache, **{"training": SHORT, **change}, resume="latest"))
-
-
-MAY = {
-    "training.precision": ({"precision": "bf16"}, {}, "'fp32'", "'bf16'"),
-    "training.loss.weighting": ({"loss": {"weighting": "learned"}}, {}, "'none'", "'learned'"),
-    "memory.base_format": ({}, {"base_format": "int8_rotated"}, "'dense'", "'int8_rotated'"),
-}
-
-
-@pytest.mark.exhaustive
-def test_precision_format_and_loss_may_change_in_turn(tmp_path, cache):
-    """Although the samples are encoded anew for another precision."""
-    training, memory = {"steps": 1}, {"gradient_checkpointing": True}
-    train(run_config(tmp_path, cache, training=training, memory=memory))
-    for name, (own, places, was, now) in MAY.items():
-        training |= {**own, "steps": training["steps"] + 1}
-        memory |= places
-        observer = CancelAfter()
-        config = run_config(tmp_path, cache, training=training, memory=memory, resume="latest")
-        result = train(config, observer)
-        assert (result.folder.name, result.step) == ("v0", training["steps"])
-        assert any(f"{name} was {was} and is {now}" in each for each in observer.said()), name
-    memory |= {"compute": "8bit"}
-    training["steps"] += 1
-    config = run_config(tmp_path, cache, training=training, memory=memory, resume="latest")
-    observer = CancelAfter()
-    train(config, observer)
-    assert any("memory.compute was 'dense' and is '8bit'" in each for each in observer.said())
-
-
-@pytest.mark.exhaustive
-def test_a_longer_cosine_goes_on_where_it_stands_and_again_bit_for_bit(tmp_path, cache):
-    short = {"steps": 4, "schedule": {"name": "cosine", "warmup_steps": 0}}
-    longer = {**short, "steps": 9}
-    train(run_config(tmp_path / "whole", cache, training=short))
-    shutil.copytree(tmp_path / "whole", tmp_path / "cut")
-
-    def go_on(place, observer):
-        return train(run_config(tmp_path / place, cache, training=longer, resume="auto"), observer)
-
-    observer = CancelAfter()
-    whole = go_on("whole", observer)
-    (said,) = [text for text in observer.said() if "planned anew" in text]
-    assert "from 0.00025 at step 5 to 0 at step 9" in said
-    rates = [entry["learning_rate"] for entry in metrics(whole.folder)]
-    assert rates[4] == pytest.approx(2.5e-4)
-    assert sorted(rates[4:], reverse=True) == rates[4:]
-    assert go_on("cut", CancelAfter(7)).status == "cancelled"
-    again = CancelAfter()
-    cut = go_on("cut", again)
-    assert not [text for text in again.said() if "planned anew" in text]
-    assert [entry["learning_rate"] for entry in metrics(cut.folder)] == rates
-    assert_same_files(cut.adapters, whole.adapters)

@@ -95,18 +95,3 @@ def test_run_is_trained_cancelled_resumed_inspected_and_sampled(workplace):
         "output=drawn",
     )
     assert Image.open(images[0]["path"]).size == (64, 64)
-
-
-@pytest.mark.exhaustive
-def test_text_output_names_facts_and_paths(workplace, capsys, monkeypatch):
-    monkeypatch.chdir(workplace)
-    name = "кошка 猫 👩\u200d🎨"
-    assert main(["train", "run.yaml", *_SHORT, "training.steps=2", f"output.name={name}"]) == 0
-    out = capsys.readouterr().out
-    for fact in ("Family:", "Base:", "Layers:", "trainable parameters", "40 at 64x64", "step 2/2"):
-        assert fact in out
-    # What joins the parts of a sign is told apart where it cannot be seen.
-    folder = str(workplace / "output" / name / "v0")
-    assert folder.replace("\u200d", "\\u200d") in out
-    assert "\r" not in out
-    assert (workplace / "output" / name / "v0" / f"{name}.safetensors").is_file()

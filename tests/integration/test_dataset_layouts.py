@@ -6,7 +6,6 @@ import torch
 from tests.fixtures.bad_input import write_image, write_pair
 from tests.integration.runs import run_config
 from trainer_core.errors import DatasetError
-from trainer_core.training import train
 from trainer_core.training.observer import SilentObserver
 from trainer_core.training.prepare.encode_dataset import prepare
 from trainer_core.training.step.processes import SingleProcess
@@ -36,12 +35,6 @@ def mixed_config(tmp_path, folder, **dataset):
         training={"steps": 6, "batch_size": 2, "gradient_accumulation_steps": 1},
         preview={"every": 0},
     )
-
-
-@pytest.mark.exhaustive
-def test_samples_with_any_number_of_control_images_train_together(tmp_path, mixed):
-    result = train(mixed_config(tmp_path, mixed, missing_control="without"), SilentObserver())
-    assert (result.status, result.step) == ("done", 6)
 
 
 def test_an_image_without_control_image_has_to_be_asked_for(tmp_path, mixed):

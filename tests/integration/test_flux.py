@@ -4,13 +4,11 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from runs import merge, metrics, noisy_images, tensors
+from runs import merge, noisy_images, tensors
 
 from tests.fixtures.flux_base import make_flux_base
 from trainer_core.adapter_files.write.adapter_file import layout_name
-from trainer_core.bases.locate import locate_base
 from trainer_core.config import RunConfig
-from trainer_core.families.registry import get_family
 from trainer_core.training import train
 
 
@@ -73,18 +71,3 @@ def test_tiny_flux_trains_and_exports(tmp_path, kontext, kind):
     assert {tensor.dtype for name, tensor in native.items() if "alpha" not in name} == {
         torch.bfloat16 if kontext else torch.float32
     }
-
-
-@pytest.mark.exhaustive
-def test_unset_shift_is_the_bases_at_the_images_size_in_pixels(tmp_path):
-    config, family = flux_run(tmp_path), get_family("flux")
-    location = locate_base(config.base, family, has_controls=False)
-    shift = family.training_shift(location, 64, 64)
-    assert shift != family.training_shift(location, 8 * 64, 8 * 64), "it never changes"
-    means = []
-    for value in (None, shift):
-        sigma = config.training.sigma.model_copy(update={"density": "shifted", "shift": value})
-        training = config.training.model_copy(update={"sigma": sigma})
-        result = train(config.model_copy(update={"training": training}))
-        means.append(metrics(result.folder)[0]["sigma_mean"])
-    assert means[0] == means[1]

@@ -13,7 +13,7 @@ from integration.runs import CancelAfter, run_config
 from trainer_core.demo.run import dataset_folder
 from trainer_core.errors import InputError
 from trainer_core.training.observer import SilentObserver
-from trainer_core.training.prepare.encode_dataset import prepare, save_manifest
+from trainer_core.training.prepare.encode_dataset import prepare
 from trainer_core.training.run import train
 from trainer_core.training.setup.run_batches import batch_plan
 from trainer_core.training.step.processes import SingleProcess
@@ -91,29 +91,6 @@ def test_held_out_images_change_nothing_that_is_trained(tmp_path, folders):
     assert losses("without", {**folders, "folders": [more, plain]}) == with_held
     other = {**folders, "folders": [{**more, "weight": 1.0}, plain]}
     assert losses("heavier", other) != with_held
-
-
-@pytest.mark.exhaustive
-def test_a_finished_cache_keeps_roles_and_wants_its_folders(tmp_path, folders):
-    training = {"steps": 2, "batch_size": 2, "gradient_accumulation_steps": 1}
-    config = run_config(tmp_path, tmp_path / "cache", dataset=folders, training=training)
-    processes = SingleProcess(torch.device("cpu"))
-    prepared = prepare(config, SilentObserver(), processes)
-    manifest = save_manifest(config, prepared)
-    assert str(tmp_path) not in manifest.read_text()
-    from_list = config.model_copy(
-        update={
-            "cache": config.cache.model_copy(update={"manifest": str(manifest)}),
-            # As a run file that is copied to another machine has it.
-            "dataset": config.dataset.model_copy(update={"path": ""}),
-        }
-    )
-    read = prepare(from_list, SilentObserver(), processes).dataset
-    assert read.identity == prepared.dataset.identity
-    assert train(from_list).losses == train(config).losses
-    few = from_list.dataset.model_copy(update={"folders": from_list.dataset.folders[:1]})
-    with pytest.raises(InputError, match="finished cache has samples of 3 folders or more"):
-        train(from_list.model_copy(update={"dataset": few}))
 
 
 def test_a_resumed_run_may_find_its_folders_elsewhere_but_no_others(tmp_path, folders):

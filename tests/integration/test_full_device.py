@@ -1,6 +1,5 @@
 """A device without room: the run swaps more blocks and learns what it would have learned."""
 
-import itertools
 import threading
 
 import pytest
@@ -106,23 +105,6 @@ def test_a_preview_that_does_not_fit_is_left_out(tmp_path, cache, device):
     )
     assert any(each.startswith("No previews of step 1: the device") for each in observer.said())
     assert (found.status, len(found.pictures)) == ("done", 1)  # that of step 0
-
-
-@pytest.mark.exhaustive
-def test_an_update_that_does_not_fit_ends_at_the_last_checkpoint(tmp_path, cache, monkeypatch):
-    steps = itertools.count()
-
-    def full(optimizer, *_, step=torch.optim.AdamW.step):
-        if next(steps) == 3:  # behind the rehearsal's two, and the first
-            raise torch.OutOfMemoryError("no room")
-        return step(optimizer)
-
-    monkeypatch.setattr(torch.optim.AdamW, "step", full)
-    config = run_config(tmp_path, cache, **merge(SHORT, {"training": {"checkpoint_every": 1}}))
-    with pytest.raises(RunError, match="an update of the adapter"):
-        train(config)
-    folders = sorted(each.name for each in (tmp_path / "run").rglob("checkpoints/*"))
-    assert folders == ["000001"]
 
 
 @pytest.mark.parametrize("most", [1, pytest.param(2, marks=pytest.mark.exhaustive)])

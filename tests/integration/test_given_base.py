@@ -12,7 +12,7 @@ from runs import noisy_images
 from tests.fixtures.made_up_family.base import make_lumen_base
 from trainer_core.bases.locate import locate_base
 from trainer_core.config import BaseSection
-from trainer_core.errors import ConfigError, RunError
+from trainer_core.errors import RunError
 from trainer_core.families.lent import GRAPH_MODEL, LentDenoiser
 from trainer_core.families.lent_family import lent_family
 from trainer_core.families.registry import PACKAGES, get_family
@@ -127,22 +127,6 @@ def test_it_learns_the_same_bits_as_a_base_that_is_loaded(lumen, base, images, t
     assert before.keys() == after.keys()
     assert all(torch.equal(before[name], after[name]) for name in before)
     assert host.lent == 0
-
-
-@pytest.mark.exhaustive
-def test_what_only_files_can_do_is_refused(lumen, base, images, tmp_path):
-    host = Host(lumen, base)
-    for section, values in (
-        ("memory", {"blocks_to_swap": 1}),
-        ("memory", {"base_format": "int8"}),
-        ("memory", {"compile": True}),
-        ("base", {"adapters": [{"path": "one.safetensors"}]}),
-    ):
-        given = settings(tmp_path, images, "refused", family=GRAPH_MODEL)
-        given[section] = {**given.get(section, {}), **values}
-        with pytest.raises(ConfigError, match="a model of the graph"):
-            host.train(load_config(given))
-    assert not (tmp_path / "output").exists()
 
 
 def test_the_memory_of_a_lent_model_is_the_hosts(lumen, base, images, tmp_path):

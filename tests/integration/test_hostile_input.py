@@ -9,13 +9,11 @@ import os
 import shutil
 import signal
 import struct
-import subprocess
-import tempfile
 from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
 from tests.fixtures.combinations import each_once, rarely, some
 from trainer_core.cli import main
@@ -163,35 +161,6 @@ def test_caption(kind, dataset, capsys):
     assert len(said.out) < 40_000
 
 
-@pytest.fixture
-def nested():
-    """Folders deeper than a path may be long and than pytest removes: outside of its own ones."""
-    with tempfile.TemporaryDirectory() as place:
-        here = Path.cwd()
-        os.chdir(place)
-        try:
-            for _ in range(1500):
-                Path("d").mkdir()
-                os.chdir("d")
-            Path("a.png").write_bytes(b"")
-            os.chdir(here)
-            yield Path(place)
-        finally:
-            os.chdir(here)
-            subprocess.run(["rm", "-rf", Path(place) / "d"], check=True)
-
-
-def test_names_of_files_reach_no_terminal(dataset, capsys):
-    image = sorted(dataset.rglob("*.png"))[0]
-    for name in ("\x1b[2Jx", "\u202egpj", "a\x07b", "\x9b31mx", "line\nbreak"):
-        shutil.copyfile(image, image.with_name(f"{name}.png"))
-    code, said = told(capsys, "dataset", dataset)
-    assert code == 2
-    assert "\\e[2Jx" in said.out or "\\x1b[2Jx" in said.out
-    code, said = told(capsys, "dataset", dataset, "--json")
-    assert any("\x1b[2Jx" in text for text in json.loads(said.out)["problems"])
-
-
 def base_copy(tmp_path):
     return Path(shutil.copytree(EMBEDDED, tmp_path / "base"))
 
@@ -267,21 +236,6 @@ def test_wrong_values_in_a_configuration(case, tmp_path, capsys):
         path.write_text(json.dumps(values))
     settings = ["preview.every=1", "preview.prompts=[a]", "preview.steps=1"]
     assert "base" in refused(capsys, *training(tmp_path, *settings))
-
-
-@pytest.mark.parametrize(
-    ("part", "dtype"), each_once(["transformer", "text_encoder", "vae"], [torch.int8, torch.int64])
-)
-def test_weights_of_integers(part, dtype, tmp_path, capsys):
-    path = sorted((base_copy(tmp_path) / part).glob("*.safetensors"))[0]
-    tensors = load_file(path)
-    name = next(name for name in tensors if name.endswith(".weight") and tensors[name].dim() > 1)
-    tensors[name] = (tensors[name] * 100).to(dtype)
-    save_file(tensors, path, metadata={"format": "pt"})
-    text = refused(capsys, *training(tmp_path))
-    assert name in text
-    assert "stored as" in text
-    assert not (tmp_path / "out").exists()
 
 
 def crowd(count, name="k{}"):
@@ -362,14 +316,6 @@ def test_long_metadata_is_told_in_short(tmp_path, capsys):
     assert len(json.loads(said.out)["metadata"]["a note"]) == 5_000_000
 
 
-def test_unknown_keys_are_counted(tmp_path, capsys):
-    unknown = {f"strange\x1b[31m.{number}.weight": torch.zeros(1) for number in range(5_000)}
-    path = adapter(tmp_path / "x.safetensors", unknown)
-    for verb in ("inspect", "prove", "convert", "merge"):
-        _, said = told(capsys, *words_of(verb, path, tmp_path))
-        assert len(said.out + said.err) < 40_000
-
-
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     """A short run, to be broken in copies."""
@@ -409,19 +355,3 @@ def test_run_folder_that_goes_on(kind, finished, tmp_path, capsys):
         words = run_words(tmp_path / file, finished / "cache", 3, "resume=latest")
         code, said = told(capsys, *words)
         assert code == 0 or "To do:" in said.err
-
-
-@pytest.mark.parametrize("what", ["adapter.", ".exp_avg", ".step"])
-def test_training_state_that_lacks_a_tensor(what, finished, tmp_path, capsys):
-    shutil.copytree(finished / "out", tmp_path / "out")
-    checkpoint = tmp_path / "out" / "run" / "v0" / "checkpoints" / "000002"
-    path = checkpoint / "training_state.safetensors"
-    tensors = load_file(path)
-    del tensors[next(name for name in sorted(tensors) if what in name)]
-    save_file(tensors, path)
-    words = run_words(tmp_path / "out", finished / "cache", 4, f"resume={checkpoint}")
-    refused(capsys, *words)
-    state = json.loads((checkpoint / "state.json").read_text())
-    del state["sha256"]
-    (checkpoint / "state.json").write_text(json.dumps(state))
-    refused(capsys, *words)

@@ -7,7 +7,7 @@ from tests.fixtures.combinations import rarely
 from trainer_core.errors import StorageError
 from trainer_core.training import train
 from trainer_core.training.checkpoints.run_folder import is_live
-from trainer_core.training.observer import CheckpointSaved, PreviewDone, StepDone
+from trainer_core.training.observer import CheckpointSaved, PreviewDone
 
 PREVIEW = {
     "every": 3,
@@ -16,10 +16,6 @@ PREVIEW = {
     "height": 64,
     "steps": 4,
 }
-
-
-def steps_saved(version):
-    return sorted(int(path.name) for path in (version / "checkpoints").iterdir())
 
 
 def test_a_run_that_cannot_open_its_metrics_leaves_no_lock(tmp_path, cache):
@@ -34,38 +30,6 @@ def test_a_run_that_cannot_open_its_metrics_leaves_no_lock(tmp_path, cache):
     (version / "metrics.jsonl").rmdir()
     again = train(run_config(tmp_path, cache, training={"steps": 3}, resume="auto"))
     assert (again.folder, again.step) == (version, 3)
-
-
-class BlockImages(CancelAfter):
-    """Puts a file where the images of the run go, once a step is done."""
-
-    def __init__(self, folder, step):
-        super().__init__()
-        self.place, self.when = folder / "run" / "v0" / "samples" / f"{step:06d}", step
-
-    def notify(self, event):
-        super().notify(event)
-        if isinstance(event, StepDone) and self.last == self.when:
-            self.place.parent.mkdir(exist_ok=True)
-            self.place.write_text("")
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize(("steps", "pictures"), [*rarely([(3, 2)]), (5, 4)])
-def test_previews_that_cannot_be_written_are_told_of_once_and_end_nothing(
-    tmp_path, cache, steps, pictures
-):
-    config = run_config(tmp_path, cache, training={"steps": steps}, preview=PREVIEW)
-    observer = BlockImages(tmp_path, 3)
-    result = train(config, observer)
-    assert (result.status, result.step, len(result.pictures)) == ("done", steps, pictures)
-    told, *again = [e.message for e in observer.events if "a preview" in getattr(e, "message", "")]
-    assert len(again) == (steps > 3), "and once that the next one could be written"
-    assert "samples" in told
-    assert "Training goes on" in told
-    assert steps_saved(result.folder) == [steps]
-    assert record(result.folder)["status"] == "done"
-    assert not (result.folder / "lock.json").exists()
 
 
 class CancelAtImage(CancelAfter):

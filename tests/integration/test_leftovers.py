@@ -7,7 +7,6 @@ from fixtures.combinations import some
 from fixtures.leftovers import killed_while_writing, left_behind
 from runs import CancelAfter, assert_same_files, metrics, record, run_config
 
-from trainer_core.cli import main
 from trainer_core.errors import CheckpointError
 from trainer_core.training import train
 
@@ -41,20 +40,6 @@ def test_a_run_killed_while_it_saves_is_tidied_up_by_the_next_and_told(tmp_path,
     assert any(f"Removed {version}, " in warning for warning in ears.said())
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["v1"]
     assert metrics(again.folder) == metrics(reference)
-
-
-@pytest.mark.exhaustive
-def test_a_drawing_that_was_killed_is_tidied_up_by_the_next(tmp_path, capsys):
-    words = ["sample", "base.path=embedded", "steps=2", "width=64", "height=64"]
-    words += ["prompt=a red circle", f"output={tmp_path / 'out'}", f"cache.dir={tmp_path / 'c'}"]
-    assert main(words) == 0
-    (tmp_path / "out" / "0.png").unlink()
-    killed_while_writing(lambda: main(words), 200)
-    (left,) = (tmp_path / "out").iterdir()
-    assert main(words) == 0
-    assert "Note: Removed an unfinished file or folder" in capsys.readouterr().out
-    assert [path.name for path in (tmp_path / "out").iterdir()] == ["0.png"]
-    assert left.name.startswith(".writing-")
 
 
 @pytest.mark.parametrize("damage", some(["cut", "state"], "cut"))

@@ -5,14 +5,6 @@ from runs import metrics, run_config, tensors
 
 from trainer_core.training import train
 
-LEARNED = {
-    "steps": 4,
-    "gradient_accumulation_steps": 1,
-    "batch_size": 4,
-    "noises_per_latent": 2,
-    "loss": {"weighting": "learned", "noise_offset": 0.1, "differential_guidance": 2.0},
-}
-
 
 def test_each_setting_trains_other_weights(tmp_path, cache):
     """And all begin at the same noise level."""

@@ -82,36 +82,6 @@ def test_what_fits_in_no_way_is_refused_before_anything_is_read(tmp_path, cache,
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.exhaustive
-def test_a_run_goes_on_in_the_format_that_it_began_with_as_long_as_it_fits(tmp_path, cache):
-    config = short(tmp_path, cache, training={"steps": 4})
-    on = config.model_copy(update={"resume": "latest"})
-    begun, plans, _ = watched(config, None, 1)
-    assert plans == [], "on a CPU nothing is planned"
-    assert kept(begun) == {
-        "base_format": "dense",
-        "blocks_to_swap": 0,
-        "swap_slots": 2,
-        "master": "auto",
-        "blocks_to_checkpoint": None,
-        "checkpoint_inputs": "auto",
-    }
-    # As dense it does not fit, whatever is swapped.
-    changed, (plan,), told = watched(on, SmallMachine(5 * MIB), 2)
-    chosen = plan.rows[0].base_format
-    assert chosen != "dense"
-    assert any(f"memory.base_format was 'dense' and is '{chosen}'" in each for each in told)
-    assert kept(changed)["base_format"] == chosen
-    # There is room again: it stays with what it computes with now.
-    _, (plan,), told = watched(on, SmallMachine(60 * MIB), 3)
-    assert (plan.rows[0].base_format, plan.rows[0].blocks_to_swap) == (chosen, 0)
-    assert not any("base_format" in each for each in told)
-    ended, plans, told = watched(on)
-    assert (ended.status, kept(ended)["base_format"], plans) == ("done", chosen, [])
-    assert not any("base_format" in each for each in told)
-    assert "base_format: auto" in (ended.folder / "run.yaml").read_text()
-
-
 def test_off_and_a_cpu_ask_for_nothing_and_plan_nothing(tmp_path, cache):
     class Cpu(Unasked):
         plans_for = Machine.plans_for

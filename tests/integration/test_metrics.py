@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from runs import CancelAfter, metrics, run_config
+from runs import metrics, run_config
 
 from trainer_core.commands.console import result_text
 from trainer_core.diffusion.noise_bands import PARTS
@@ -61,11 +61,3 @@ def test_nothing_of_it_changes_what_is_learned(measured, tmp_path, cache):
     plain = run(tmp_path, cache, norms_every=0)
     assert measured.adapters[0].read_bytes()[-4096:] == plain.adapters[0].read_bytes()[-4096:]
     assert [line["loss"] for line in metrics(plain.folder)] == list(measured.losses)
-
-
-@pytest.mark.exhaustive
-def test_a_resumed_run_tells_of_all_its_steps(measured, tmp_path, cache):
-    run(tmp_path, cache, observer=CancelAfter(3))
-    whole = run(tmp_path, cache, resume="latest")
-    assert metrics(whole.folder) == metrics(measured.folder)
-    assert whole.levels == measured.levels

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from runs import CancelAfter, assert_resumes, merge, metrics, noisy_images
+from runs import CancelAfter, merge, metrics, noisy_images
 
 from tests.fixtures.made_up_family import predict as lumen
 from tests.fixtures.made_up_family import spec
@@ -120,22 +120,6 @@ def test_a_step_measures_the_error_of_what_is_predicted(kind, base, tmp_path):
     assert line["loss"] == pytest.approx(expected, rel=1e-4)
     (summary,) = (each.summary for each in told.events if isinstance(each, RunStarted))
     assert any("Noise levels (uniform over time)" in each for each in summary.plan)
-
-
-@pytest.mark.exhaustive
-def test_a_resumed_run_equals_the_uninterrupted_one_and_keeps_the_bases_images(
-    kind, base, tmp_path
-):
-    images = noisy_images(tmp_path / "images", 4, 32)
-    changes = {
-        "dataset": {
-            "preservation": {"share": 0.5, "count": 2, "steps": 2},
-            "validation": {"share": 0.25},
-        },
-        "training": {"steps": 4, "batch_size": 2, "loss": {"weighting": "debiased"}},
-        "preview": {"prompts": ["an image"], "every": 4, "width": 32, "height": 32, "steps": 2},
-    }
-    assert_resumes(lambda name: config(base, tmp_path / name, images, **changes), 2)
 
 
 def test_a_preview_is_what_k_diffusion_generates(kind, base, tmp_path):

@@ -5,19 +5,18 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from integration.runs import CancelAfter, metrics, run_config, tensors
+from integration.runs import run_config
 
 from tests.fixtures.combinations import some
 from trainer_core.config.defaults import resolved_length
 from trainer_core.data.cache.collect import collect
 from trainer_core.demo.run import dataset_folder
 from trainer_core.diffusion.flow import sample_euler
-from trainer_core.errors import ConfigError
 from trainer_core.families.registry import get_family
 from trainer_core.training import SingleProcess, train
 from trainer_core.training.objectives.preservation import compute_missing, plan_trajectories
 from trainer_core.training.observer import SilentObserver
-from trainer_core.training.prepare.encode_dataset import prepare, save_manifest
+from trainer_core.training.prepare.encode_dataset import prepare
 
 HALF = {"preservation": {"share": 0.5, "count": 4, "steps": 3}}
 CPU = torch.device("cpu")
@@ -126,41 +125,6 @@ def test_held_out_images_give_prompts_no_control_image(tmp_path, cache, images):
     assert held - own
     assert given
     assert given <= own
-
-
-@pytest.mark.exhaustive
-def test_resumed_run_with_preservation_equals_the_uninterrupted_one(tmp_path, cache):
-    # Micro-batches of one sample take turns, others are split.
-    for name, batch in {"one": 1, "three": 3}.items():
-        settings = {
-            "dataset": HALF,
-            "training": {"steps": 8, "batch_size": batch, "gradient_accumulation_steps": 1},
-        }
-        whole = train(run_config(tmp_path / name / "a", cache, **settings))
-        stopped = train(run_config(tmp_path / name / "b", cache, **settings), CancelAfter(5))
-        assert stopped.step == 5
-        resumed = train(run_config(tmp_path / name / "b", cache, **settings, resume="latest"))
-        assert metrics(whole.folder) == metrics(resumed.folder)
-        one, two = tensors(whole.adapters[0]), tensors(resumed.adapters[0])
-        assert all(torch.equal(one[key], two[key]) for key in one)
-
-
-@pytest.mark.exhaustive
-def test_a_finished_cache_holds_the_prompts(tmp_path, cache):
-    config = run_config(tmp_path, cache, dataset=HALF, training={"steps": 2})
-    manifest = save_manifest(config, prepare(config, SilentObserver(), SingleProcess(CPU)))
-    direct = train(config)
-    listed = config.model_copy(
-        update={"cache": config.cache.model_copy(update={"manifest": str(manifest)})}
-    )
-    assert train(listed).losses == pytest.approx(direct.losses, rel=1e-5)
-    without = run_config(tmp_path, cache, training={"steps": 2})
-    bare = save_manifest(without, prepare(without, SilentObserver(), SingleProcess(CPU)))
-    wrong = listed.model_copy(
-        update={"cache": config.cache.model_copy(update={"manifest": str(bare)})}
-    )
-    with pytest.raises(ConfigError, match=r"dataset\.preservation asks for 4 prompts"):
-        train(wrong)
 
 
 def test_regularization_images_weigh_what_their_setting_says(tmp_path, cache):

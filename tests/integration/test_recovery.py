@@ -90,33 +90,6 @@ def test_a_kill_in_and_after_the_row_of_broken_steps_changes_no_bit(tmp_path, ca
     assert record(result.folder)["returns"] == record(whole[0].folder)["returns"]
 
 
-class CancelWhenBack(CancelAfter):
-    """Cancels when the run says that it goes back."""
-
-    def cancelled(self):
-        return any(isinstance(each, WentBack) for each in self.events)
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("every", [2, 0])
-def test_a_cancel_while_it_goes_back_changes_no_bit(tmp_path, cache, whole, every):
-    """Without checkpoints it goes back to its start, and on as a run of so low a rate."""
-    expected = whole[0]
-    if not every:
-        expected = train(config_of(tmp_path / "whole", cache, checkpoint_every=0))
-        low = config_of(tmp_path / "low", cache, optimizer={"learning_rate": 8e-5})
-        found, wanted = (tensors(each.adapters[0]) for each in (expected, train(low)))
-        for key, value in wanted.items():
-            torch.testing.assert_close(found[key], value, rtol=1e-4, atol=1e-7)
-    config = resumed(config_of(tmp_path, cache, checkpoint_every=every), "auto")
-    stopped = train(config, CancelWhenBack())
-    assert (stopped.status, stopped.step) == ("cancelled", every)
-    again = train(config)
-    assert (again.status, again.folder) == ("done", stopped.folder)
-    assert_equal_runs(expected.folder, again.folder, LAST)
-    assert record(again.folder)["returns"] == record(expected.folder)["returns"]
-
-
 @LATER
 def test_what_does_not_help_ends_with_the_layer_and_a_remedy(tmp_path, cache):
     config = config_of(tmp_path, cache, {"skips": 1, "returns": 1, "rate_factor": 1.0})

@@ -56,28 +56,6 @@ def test_resumed_run_equals_the_uninterrupted_one_bit_for_bit(tmp_path, cache, n
         assert 0 < float(kept["learned_weight.counts"].sum()) <= 4 * 3 * 2
 
 
-class CancelOnceLoaded(CancelAfter):
-    """Cancels when all is loaded."""
-
-    def cancelled(self):
-        return any(isinstance(event, RunStarted) for event in self.events)
-
-
-@pytest.mark.exhaustive
-def test_cancelled_while_it_looks_at_the_inputs_it_begins_there_again(tmp_path, cache):
-    short = {"training": {"steps": 2}, "adapter": {"kind": "lora", "init": "eva"}}
-    whole = train(run_config(tmp_path / "a", cache, **short))
-    observer = CancelOnceLoaded()
-    stopped = train(run_config(tmp_path / "b", cache, **short), observer)
-    assert (stopped.status, stopped.step) == ("cancelled", 0)
-    assert not any("eva:" in each for each in observer.said())
-    again = CancelAfter()
-    resumed = train(run_config(tmp_path / "b", cache, resume="latest", **short), again)
-    assert (resumed.status, resumed.folder) == ("done", stopped.folder)
-    assert any("eva: the adapter starts from the inputs of" in each for each in again.said())
-    assert_equal_runs(whole.folder, resumed.folder, 2)
-
-
 def test_the_seed_alone_decides_and_the_global_generator_is_left_alone(tmp_path, cache):
     short = {"steps": 2}
     before = torch.random.get_rng_state()

@@ -1,15 +1,12 @@
 """A base in one file trains through the command line's own path, resumes, and is told apart."""
 
 import pytest
-import torch
 from runs import metrics, noisy_images
 from safetensors.torch import save_file
 
 from tests.fixtures.flux_base import make_flux_base, make_flux_vae
-from tests.fixtures.gguf_files import write_with_gguf
 from tests.fixtures.native_files import flux_to_native, make_native_flux
 from trainer_core.config import RunConfig
-from trainer_core.errors import ConfigError
 from trainer_core.training import train
 
 
@@ -52,40 +49,3 @@ def test_a_file_trains_as_the_same_weights_in_a_folder(files, tmp_path):
     # The same weights at another place in memory may be added up in another order.
     assert [step["loss"] for step in one] == pytest.approx([step["loss"] for step in two], rel=1e-6)
     assert one[0]["loss"] > 0.1
-
-
-@pytest.mark.exhaustive
-def test_a_gguf_file_trains_as_its_numbers_in_a_plain_file(files, tmp_path):
-    gguf = pytest.importorskip(
-        "gguf", reason="the package gguf, which writes one, is not installed"
-    )
-    model = make_native_flux(layers=1, single_layers=1, joint=32)
-    tensors, numbers = {}, {}
-    for name, value in flux_to_native(model.state_dict()).items():
-        kind = "Q8_0" if value.ndim == 2 and value.shape[1] % 32 == 0 else "F32"
-        content = gguf.quants.quantize(value.numpy(), gguf.GGMLQuantizationType[kind])
-        read = gguf.quants.dequantize(content, gguf.GGMLQuantizationType[kind])
-        tensors[name], numbers[name] = (kind, content), torch.from_numpy(read.copy())
-    write_with_gguf(tmp_path / "base.gguf", tensors)
-    save_file(numbers, tmp_path / "base.safetensors")
-    losses = []
-    for name in ("base.gguf", "base.safetensors"):
-        result = run(files, tmp_path / name.replace(".", "-"), tmp_path / name)
-        losses.append([step["loss"] for step in metrics(result.folder)])
-    assert losses[0] == pytest.approx(losses[1], rel=1e-6)
-    assert losses[0][0] > 0.1
-
-
-@pytest.mark.exhaustive
-def test_a_run_resumes_only_on_the_same_weights(files, tmp_path):
-    path = tmp_path / "base.safetensors"
-    model = make_native_flux(layers=1, single_layers=1, joint=32)
-    tensors = flux_to_native(model.state_dict())
-    save_file(tensors, path)
-    run(files, tmp_path / "output", path)
-    # Another name is the same base.
-    renamed = path.rename(tmp_path / "renamed.safetensors")
-    assert run(files, tmp_path / "output", renamed, resume="latest", steps=3).status == "done"
-    save_file({name: tensor * 1.01 for name, tensor in tensors.items()}, renamed)
-    with pytest.raises(ConfigError, match=r"base \(content\)"):
-        run(files, tmp_path / "output", renamed, resume="latest", steps=4)

@@ -1,15 +1,13 @@
 """A run that starts from the adapter file of another one."""
 
 import json
-import struct
 
 import pytest
-import torch
 from PIL import Image
-from runs import CancelAfter, assert_same_files, run_config, tensors
+from runs import CancelAfter, assert_same_files, run_config
 from safetensors import safe_open
 
-from trainer_core.errors import AdapterError, ConfigError
+from trainer_core.errors import AdapterError
 from trainer_core.training import train
 
 SHORT = {"steps": 3, "optimizer": {"learning_rate": 2e-2}}
@@ -75,61 +73,8 @@ def test_resized_start_is_reported(tmp_path, cache, first):
     assert any("factor 7 does not divide" in message for message in messages)
 
 
-@pytest.mark.exhaustive
-def test_resumed_run_goes_on_from_its_checkpoint(tmp_path, cache, first):
-    file = tmp_path / "first.safetensors"
-    file.write_bytes(first.adapters[0].read_bytes())
-    six = {**SHORT, "steps": 6}
-    whole = train(run_config(tmp_path / "a", cache, training=six, **start(file)))
-    stopped = train(run_config(tmp_path / "b", cache, training=six, **start(file)), CancelAfter(3))
-    assert stopped.step == 3
-    file.unlink()
-    observer = CancelAfter()
-    again = run_config(tmp_path / "b", cache, training=six, resume="latest", **start(file))
-    assert_same_files(train(again, observer).adapters, whole.adapters)
-    assert not any("starts from a file" in each for each in observer.said())
-    with pytest.raises(ConfigError, match=r"adapter\.start_from: there is no file"):
-        train(run_config(tmp_path / "c", cache, training=six, **start(file)))
-
-
 def test_layers_that_are_not_trained_are_named_before_a_folder_is_made(tmp_path, cache, first):
     narrow = {"targets": [r".*\.0\.attn\.to_q"]}
     with pytest.raises(AdapterError, match=r"layers of the file are not adapted: .*to_k"):
         train(run_config(tmp_path, cache, training=SHORT, **start(first.adapters[0], **narrow)))
     assert not (tmp_path / "run").exists()
-
-
-def another(file, path):
-    """An adapter of the same size at another place, with one weight changed."""
-    content = bytearray(file.read_bytes())
-    begin = 8 + int.from_bytes(content[:8], "little")
-    header = json.loads(content[8:begin])
-    name = next(name for name in sorted(header) if name.endswith("lokr_w1"))
-    place = begin + header[name]["data_offsets"][0]
-    (value,) = struct.unpack_from("<f", content, place)
-    struct.pack_into("<f", content, place, value + 0.5)
-    path.write_bytes(content)
-
-
-@pytest.mark.exhaustive
-def test_the_file_is_known_by_its_content_and_may_move(tmp_path, cache, first):
-    here, there = tmp_path / "here.safetensors", tmp_path / "there.safetensors"
-    here.write_bytes(first.adapters[0].read_bytes())
-    config = run_config(tmp_path, cache, training=SHORT, resume="auto", **start(here))
-    one = train(config)
-    assert train(config).folder == one.folder, "the same file is the same run"
-    here.rename(there)
-    six = {**SHORT, "steps": 6}
-    resumed = run_config(tmp_path, cache, training=six, resume="latest", **start(there))
-    again = train(resumed)
-    assert (again.folder.name, again.step) == ("v0", 6)
-    another(first.adapters[0], there)
-    with pytest.raises(ConfigError, match=r"the file of adapter\.start_from is another now"):
-        train(resumed)
-    # A finished run is not taken for one from another file.
-    observer = CancelAfter()
-    two = train(resumed.model_copy(update={"resume": "auto"}), observer)
-    assert (two.folder.name, two.step) == ("v1", 6)
-    assert any("starts from a file" in each for each in observer.said())
-    weights, others = tensors(again.adapters[0]), tensors(two.adapters[0])
-    assert any(not torch.equal(weights[name], others[name]) for name in weights)

@@ -97,28 +97,6 @@ def test_trials_share_a_base_which_is_given_back_to_the_bit(tmp_path, cache, loa
     assert_same_files([result.adapter], [best / f"{step:06d}" / "adapter.safetensors"])
 
 
-@pytest.mark.exhaustive
-def test_every_kind_gives_the_base_back(tmp_path, cache, loaded):
-    kinds = [
-        {"adapter.kind": "lora", "rank": 2, "adapter.init": "pissa"},
-        {"adapter.kind": "lora", "rank": 2, "adapter.dora": True},
-        {"adapter.kind": "lora", "rank": 2, "adapter.init": "eva"},
-        {"adapter.kind": "loha", "rank": 2},
-        {"adapter.kind": "oft", "rank": 2},
-        {"adapter.kind": "lokr", "rank": 2, "training.precision": "bf16"},
-        {"adapter.kind": "lora", "rank": 3, "memory.gradient_checkpointing": True},
-        {"adapter.kind": "lora", "rank": 5},
-    ]
-    plain = {"kind": "lora", "factor": -1, "rank": 4, "targets": "attention", "dropout": 0.0}
-    path = sweep_file(tmp_path, cache, f"trials: {json.dumps(kinds)}", adapter=plain)
-    result = start(path, stop_hopeless=False)
-    assert [(each.status, each.reason) for each in result.trials] == [("done", "")] * len(kinds)
-    # Another number format, or another way to call the blocks, is another base.
-    assert len(loaded) == 4
-    assert all(digest(module) == before for module, before in loaded)
-    assert_trained_apart(read(path)[1], tmp_path / "apart")
-
-
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory, cache):
     """A sweep whose last trial the rule ends."""
@@ -139,23 +117,6 @@ def assert_same_sweep(found, whole):
         assert metrics(places[0]) == metrics(places[1])
         assert_same_files(*(sorted(each.glob("*.safetensors")) for each in places))
     assert_same_files([found.adapter], [whole.adapter])
-
-
-@pytest.mark.exhaustive
-def test_without_the_rule_all_trials_are_trained_to_their_end(tmp_path, cache, whole):
-    text = "stop_hopeless: false\ngrid: {learning_rate: [1e-3, 2e-3, 0.5]}"
-    path = sweep_file(tmp_path, cache, text, steps=6)
-    assert main(["sweep", str(path), "--json"]) == 0
-    record = json.loads((tmp_path / "out/run_sweep/sweep.json").read_text())
-    assert [each["step"] for each in record["trials"]] == [6, 6, 6]
-    assert record["best"] == whole.best
-    # What the rule has ended goes on where it is switched off, to the same bits.
-    text = "grid: {learning_rate: [1e-3, 2e-3, 0.5]}"
-    assert start(sweep_file(tmp_path / "on", cache, text, steps=6)).trials[2].status == "stopped"
-    later = start(tmp_path / "on/sweep.yaml", stop_hopeless=False)
-    assert [each.status for each in later.trials] == ["done"] * 3
-    runs = [each / "out/run-learning_rate_0.5/v0" for each in (tmp_path, tmp_path / "on")]
-    assert metrics(runs[0]) == metrics(runs[1])
 
 
 @pytest.mark.exhaustive
@@ -181,36 +142,6 @@ def test_a_sweep_that_is_killed_anywhere_ends_as_one_that_is_not(tmp_path, cache
         found = start(path, observer)
         assert_same_sweep(found, whole)
         assert not list(place.rglob("*.writing-*"))
-
-
-@pytest.mark.exhaustive
-def test_a_cancelled_sweep_goes_on_and_repeats_nothing(tmp_path, cache, whole):
-    path = sweep_file(tmp_path, cache, "grid: {learning_rate: [1e-3, 2e-3, 0.5]}", steps=6)
-    first = start(path, _CancelInSecond())
-    assert first.cancelled
-    assert [each.status for each in first.trials] == ["done", "cancelled", "waiting"]
-    kept = (tmp_path / "out" / first.trials[0].run / "run.json").read_text()
-    assert_same_sweep(start(path), whole)
-    assert (tmp_path / "out" / first.trials[0].run / "run.json").read_text() == kept
-    observer = CancelAfter()
-    assert_same_sweep(start(path, observer), whole)
-    assert observer.last == 0
-
-
-class _CancelInSecond(CancelAfter):
-    def __init__(self):
-        super().__init__(10**9, [])
-        self.steps = 0
-
-    def notify(self, event):
-        super().notify(event)
-        self.steps += type(event).__name__ == "StepDone"
-
-    def requests(self):
-        return super().requests()._replace(cancel=self.cancelled())
-
-    def cancelled(self):
-        return self.steps >= 8
 
 
 @pytest.mark.exhaustive

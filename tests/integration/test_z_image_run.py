@@ -7,7 +7,6 @@ from runs import command, noisy_images
 
 from tests.fixtures.z_image_base import make_z_image_base
 from trainer_core.bases.adapter_family import adapter_family
-from trainer_core.cli import main
 from trainer_core.config.adapter import AdapterKind
 
 KINDS = get_args(AdapterKind)
@@ -30,18 +29,6 @@ def test_a_run_goes_from_template_to_adapter(kind, base, tmp_path, capsys, monke
     (told,) = command(capsys, "inspect", file)
     assert (told["family"], told["kind"]) == ("z_image", kind)
     assert adapter_family(file).name == "z_image"
-
-
-@pytest.mark.exhaustive
-def test_turbo_trains_with_a_training_adapter_alone(base, tmp_path, capsys, monkeypatch):
-    settings = prepare(base, tmp_path, capsys, monkeypatch, "lora")
-    file = trained(capsys, *settings)
-    turbo = base.rename(base.with_name("Z-Image-Turbo"))
-    settings = [f"base.path={turbo}", *settings[1:], "output.name=turbo"]
-    assert main(["train", "run.yaml", *settings]) != 0
-    assert "distilled" in "".join(capsys.readouterr())
-    trained(capsys, *settings, f"base.adapters=[{{path: {file}, when: training}}]")
-    turbo.rename(base)
 
 
 def trained(capsys, *settings):

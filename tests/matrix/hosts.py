@@ -35,12 +35,7 @@ print(json.dumps({re.sub(r"[-_.]+", "-", d.name).lower(): d.version
 
 @dataclass(frozen=True)
 class Host:
-    """One environment.
-
-    Attributes:
-        name: ``old`` or ``new``.
-        python: Its interpreter.
-    """
+    """One environment."""
 
     name: str
     python: Path

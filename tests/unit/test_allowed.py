@@ -3,7 +3,6 @@
 import pytest
 
 from trainer_core.config import DatasetSection
-from trainer_core.data.sources.combined import scan_all
 from trainer_core.data.sources.folder import scan
 from trainer_core.demo.run import dataset_folder
 from trainer_core.errors import DatasetError, InputError
@@ -73,32 +72,11 @@ def test_a_link_in_a_paired_dataset(places, part, whole):
     assert scanned(data, within=False).samples
 
 
-def test_a_link_in_a_folder_of_regularization_images(places, tmp_path):
-    data, secret = places
-    (tmp_path / "ordinary").mkdir()
-    for name in ("a.png", "a.txt"):
-        (tmp_path / "ordinary" / name).write_bytes((data / name).read_bytes())
-    values = {"path": str(data), "regularization": {"path": str(tmp_path / "ordinary")}}
-    allowed = AllowedFolders([data, tmp_path / "ordinary"])
-    assert len(scan_all(DatasetSection.model_validate(values), allowed).samples) == 2
-    (tmp_path / "ordinary" / "a.txt").unlink()
-    (tmp_path / "ordinary" / "a.txt").symlink_to(secret / "a.txt")
-    with pytest.raises(DatasetError, match="link"):
-        scan_all(DatasetSection.model_validate(values), allowed)
-
-
 def test_links_that_stay_inside_are_followed(places):
     data, _ = places
     (data / "b.png").symlink_to(data / "a.png")
     (data / "b.txt").symlink_to("a.txt")
     assert len(scanned(data).samples) == 2
-
-
-def test_other_files_of_a_dataset_may_be_links(places):
-    data, secret = places
-    (data / "README.md").symlink_to(secret / "a.txt")
-    (data / ".cache").symlink_to(secret)
-    assert len(scanned(data).samples) == 1
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from torch.overrides import TorchFunctionMode
 from trainer_core.quantization.registry import FORMATS
 from trainer_core.quantization.rotated_integers import ConvRotW4A4
 from trainer_core.quantization.rotation import rotate
-from trainer_core.tensors.device_tables import _KEPT, device_table, forget_tables
+from trainer_core.tensors.device_tables import forget_tables
 
 SHAPE = (64, 256)
 META = torch.device("meta")
@@ -59,23 +59,3 @@ def test_a_second_call_sends_nothing_to_the_device(name):
         WORK[name]()
     assert second.count == 0
     assert (anew.count > 0) == (name not in WITHOUT)
-
-
-def test_tables_are_kept_for_each_device_and_number_until_they_are_forgotten():
-    made = []
-
-    @device_table
-    def steps(count: int) -> torch.Tensor:
-        made.append(count)
-        return torch.arange(count, device="cpu")
-
-    with torch.inference_mode():
-        first = steps(torch.ones(1), 3)
-    assert not first.is_inference()
-    assert steps(torch.ones(1), 3) is first
-    assert steps(torch.ones(1, device=META), 3).device == META
-    assert torch.equal(steps(torch.ones(1), 4), torch.arange(4))
-    assert made == [3, 3, 4]
-    forget_tables()
-    assert not _KEPT
-    assert torch.equal(steps(torch.ones(1), 3), first)

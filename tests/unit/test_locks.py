@@ -158,15 +158,6 @@ def test_the_lock_of_another_machine_is_never_taken(tmp_path):
     assert holder(path).host == "elsewhere"
 
 
-def test_releasing_leaves_a_lock_alone_that_somebody_else_has_now(tmp_path):
-    path = tmp_path / "lock.json"
-    first = acquire(path)
-    path.unlink()
-    second = acquire(path)
-    first.release()
-    assert holder(path) == second.owner
-
-
 def test_a_name_that_is_taken_is_told_also_without_links(tmp_path):
     (tmp_path / "out").write_bytes(b"theirs")
     (tmp_path / "mine").write_bytes(b"mine")

@@ -3,10 +3,10 @@
 import pytest
 import torch
 from safetensors import safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from trainer_core.errors import StorageError
-from trainer_core.tensors.safetensors_writer import Outline, save_tensors, stream_tensors
+from trainer_core.tensors.safetensors_writer import Outline, stream_tensors
 
 TENSORS = {
     "b.weight": torch.arange(6, dtype=torch.float32).view(2, 3).t(),
@@ -53,49 +53,3 @@ def test_a_tensor_that_was_not_announced_leaves_no_file(tmp_path, wrong):
     with pytest.raises(StorageError):
         stream_tensors(path, outlines({"a": torch.ones(3)}), iter(wrong.items()))
     assert list(tmp_path.iterdir()) == []
-
-
-def written(path, tensors):
-    save_tensors(path, tensors, {"made": "here"})
-    return load_file(str(path))
-
-
-def assert_same(found, expected):
-    assert set(found) == set(expected)
-    for name, tensor in expected.items():
-        assert found[name].dtype == tensor.dtype
-        assert torch.equal(found[name], tensor), name
-
-
-def shared_memory():
-    """Tensors that lie in each other's memory in every way."""
-    whole = torch.arange(24, dtype=torch.float32).reshape(4, 6)
-    return {
-        "whole": whole,
-        "same": whole,
-        "view": whole.view(6, 4),
-        "half": whole[:2],
-        "other_half": whole[2:],
-        "detached": torch.nn.Parameter(whole).detach(),
-    }
-
-
-def test_tensors_that_share_memory_are_written_each_whole(tmp_path):
-    tensors = shared_memory()
-    with pytest.raises(RuntimeError, match="share memory"):
-        save_file(tensors, str(tmp_path / "a.safetensors"))
-    assert_same(written(tmp_path / "a.safetensors", tensors), tensors)
-    assert tensors["whole"].data_ptr() == tensors["same"].data_ptr(), "the caller's were changed"
-
-
-def test_tensors_that_are_not_contiguous_are_written_as_they_read(tmp_path):
-    base = torch.arange(24, dtype=torch.bfloat16).reshape(4, 6)
-    tensors = {
-        "transposed": base.T,
-        "column": base[:, 1],
-        "every_other": base[::2, ::3],
-        "expanded": torch.ones(1, dtype=torch.int64).expand(5),
-        "expanded_rows": base[:1].expand(3, 6),
-    }
-    assert not any(tensor.is_contiguous() for tensor in tensors.values())
-    assert_same(written(tmp_path / "a.safetensors", tensors), tensors)

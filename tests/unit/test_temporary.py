@@ -77,14 +77,6 @@ def test_what_another_machine_writes_is_left_alone_for_a_week(tmp_path, age, gon
     assert all(name in note for note in notes)
 
 
-@pytest.mark.parametrize("name", [".hidden-a", "writing-a", ".writing-notes"])
-def test_what_is_not_ours_stays(tmp_path, name):
-    (tmp_path / name).mkdir()
-    aged(tmp_path / name, 30 * DAY)
-    assert not remove_leftovers(tmp_path)
-    assert (tmp_path / name).exists()
-
-
 def test_links_are_removed_and_not_followed(tmp_path):
     (tmp_path / "else").mkdir()
     (tmp_path / "else" / "precious").write_bytes(b"")

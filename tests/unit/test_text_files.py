@@ -6,8 +6,6 @@ from trainer_core.errors import InputError
 from trainer_core.filesystem.text_files import (
     DEEPEST,
     parse_json,
-    read_json,
-    read_object,
     read_text,
 )
 
@@ -18,12 +16,6 @@ def refuse(reason):
 
 def nested(levels):
     return "[" * levels + "]" * levels
-
-
-def test_text_without_mark_and_with_line_feeds(tmp_path):
-    path = tmp_path / "x.txt"
-    path.write_bytes("\ufeffa\r\nb\rc".encode())
-    assert read_text(path, refuse) == "a\nb\nc"
 
 
 @pytest.mark.parametrize("size", [9, 10, 11])
@@ -53,20 +45,3 @@ def test_depth_is_the_same_wherever_it_is_asked():
     for levels in (DEEPEST + 2, 900, 100_000):
         with pytest.raises(ValueError, match="deep"):
             parse_json(nested(levels))
-
-
-def test_names_that_come_twice():
-    assert parse_json('{"a": 1, "a": 2}') == {"a": 2}
-    with pytest.raises(ValueError, match="'a' comes twice"):
-        parse_json('{"a": 1, "a": 2}', unique=True)
-
-
-def test_json_files(tmp_path):
-    path = tmp_path / "x.json"
-    path.write_text("[1]")
-    assert read_json(path, refuse) == [1]
-    with pytest.raises(InputError, match="object"):
-        read_object(path, refuse)
-    path.write_text("{")
-    with pytest.raises(InputError, match="no JSON"):
-        read_json(path, refuse)

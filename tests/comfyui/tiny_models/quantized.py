@@ -18,10 +18,6 @@ def quantized_state(model, precision: str) -> dict[str, torch.Tensor]:
     """The state dict of a model, with the Linear layers in the first of several blocks packed.
 
     The others stay as they are, as in published files.
-
-    Args:
-        model: A diffusion model in float32.
-        precision: One of `FORMATS`.
     """
     kind, options = FORMATS[precision]
     layout = comfy.quant_ops.get_layout_class(

@@ -133,12 +133,7 @@ KINDS = {
 
 
 def tiny_clip(kind: str, seed: int = 0):
-    """ComfyUI's CLIP with random weights.
-
-    Args:
-        kind: One of `KINDS`.
-        seed: Of the weights.
-    """
+    """ComfyUI's CLIP with random weights."""
     tokenizer, model, sizes = KINDS[kind]()
     target = SimpleNamespace(params={}, clip=model, tokenizer=tokenizer)
     clip = comfy.sd.CLIP(target, model_options={"dtype": torch.float32, **sizes})

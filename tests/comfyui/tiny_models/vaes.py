@@ -157,11 +157,7 @@ def _minimax_h3_audio():
 
 
 def _narrow(module, sizes, state):
-    """The VAE of a state dict, or of what makes one; classes of the module have other sizes.
-
-    Args:
-        sizes: Name of a class to arguments.
-    """
+    """The VAE of a state dict, or of what makes one; classes of the module have other sizes."""
     whole = {name: getattr(module, name) for name in sizes}
     for name, kind in whole.items():
         own = functools.partial(_sized, kind, sizes[name])
@@ -195,12 +191,7 @@ KINDS = {
 
 
 def tiny_vae(kind: str, seed: int = 0):
-    """ComfyUI's VAE with random weights.
-
-    Args:
-        kind: One of `KINDS`.
-        seed: Of the weights.
-    """
+    """ComfyUI's VAE with random weights."""
     vae = KINDS[kind]()
     fill(vae.first_stage_model, seed)
     return vae

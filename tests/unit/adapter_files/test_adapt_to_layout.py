@@ -9,11 +9,9 @@ from tests.fixtures.textbook import relative, textbook_delta
 from trainer_core.adapter_files.convert.approximate import as_low_rank
 from trainer_core.adapter_files.convert.convert import convert
 from trainer_core.adapter_files.read.adapter_file import read_adapter
-from trainer_core.adapter_files.write.adapter_file import write_adapter
 from trainer_core.adapters.dora import DORA_SCALE
 from trainer_core.adapters.kinds.registry import layer_delta
 from trainer_core.errors import AdapterError
-from trainer_core.types import AdapterState
 
 FLUX = key_map("flux")
 Q, K, V = (f"transformer_blocks.0.attn.to_{each}" for each in "qkv")
@@ -59,31 +57,6 @@ def test_lengths_of_rows_become_differences(kind, layout, tmp_path):
         assert relative(extras[native]["diff"], change) < 1e-6
     prefix = "diffusion_model." if layout == "comfyui" else "lora_unet_"
     assert all(key.startswith(prefix) and key.endswith(".diff") for key in load_file(target))
-
-
-def test_only_lengths_that_the_layout_lacks_become_differences(tmp_path):
-    plain, rows = family_state("flux", "lora"), family_state("flux", "lora output", seed=9)
-    state = AdapterState("lora", {**plain.layers, Q: rows.layers[Q]})
-    source, target = tmp_path / "a.safetensors", tmp_path / "b.safetensors"
-    write_adapter(source, state, "lycoris", FLUX, {})
-    report = convert(source, target, "comfyui", FLUX, weight_of=random_weights("flux").__getitem__)
-    # ComfyUI keeps one change of a weight, so that the other parts go with it.
-    assert set(report.merged) == {Q, K, V}
-    read = read_adapter(target, FLUX)
-    assert set(read.extras) == {QKV}
-    assert set(read.layers) == set(state.layers) - {Q, K, V}
-
-
-def test_lengths_of_parts_become_differences_where_layers_are_fused(tmp_path):
-    source, state = given_file(tmp_path, "flux", "lora input")
-    target, weights = tmp_path / "b.safetensors", random_weights("flux")
-    report = convert(source, target, "kohya", FLUX, weight_of=weights.__getitem__)
-    parts = {name for name in state.layers if FLUX.to_native(name) and FLUX.to_native(name).part}
-    assert set(report.merged) == parts
-    wanted = torch.cat([trained_weight("lora", state.layers[n], weights[n]) for n in (Q, K, V)])
-    base = torch.cat([weights[name] for name in (Q, K, V)])
-    found = read_adapter(target, FLUX).extras[QKV]["diff"]
-    assert relative(base.double() + found, wanted) < 1e-6
 
 
 @pytest.mark.parametrize("layout", ["comfyui", "kohya", "diffusers", "peft"])

@@ -12,7 +12,7 @@ from trainer_core.adapter_files.tools.combine import combine_adapters
 from trainer_core.adapters.kinds.registry import layer_delta
 from trainer_core.errors import AdapterError
 from trainer_core.families.registry import FAMILIES
-from trainer_core.types import AdapterState, LayerState
+from trainer_core.types import AdapterState
 
 LORAS = (make_state("lora", rank=2, seed=1), make_state("lora", rank=3, alpha=1.0, seed=2))
 
@@ -63,22 +63,6 @@ def test_a_cut_is_the_closest_of_its_rank(names, rank):
     )
 
 
-def test_convolutions_keep_their_window():
-    generator = torch.Generator().manual_seed(0)
-    tensors = {
-        "lora_down": torch.randn(2, 5, 3, 3, generator=generator),
-        "lora_up": torch.randn(7, 2, 1, 1, generator=generator),
-    }
-    state = AdapterState("lora", {"conv": LayerState(tensors, 2.0, 2)})
-    combined, _ = combine([(state, 1.0), (state, 1.0)])
-    layer = combined.layers["conv"]
-    assert layer.kernel == (3, 3)
-    assert layer.tensors["lora_down"].shape == (4, 5, 3, 3)
-    assert layer.tensors["lora_up"].shape == (7, 4, 1, 1)
-    single = torch.einsum("or,rikl->oikl", tensors["lora_up"][..., 0, 0], tensors["lora_down"])
-    assert relative(layer_delta("lora", layer), 2 * single.flatten(1)) < 1e-6
-
-
 def test_differences_are_added_up_and_replacements_refused():
     one = dataclasses.replace(LORAS[0], extras={"head": {"diff_b": torch.ones(9)}})
     two = dataclasses.replace(
@@ -127,12 +111,3 @@ def test_a_rank_by_error_is_the_smallest_that_keeps_it(kind, share):
     assert relative(found, exact_delta(state, "layer")) <= share + 1e-6
     if rank > 1:
         assert resize_adapter(state, Sizes(rank=rank - 1))[1]["layer"] > share
-
-
-def test_lengths_and_differences_stay_when_the_rank_changes():
-    state = make_state("lora", rank=3, dora=True)
-    state = dataclasses.replace(state, extras={"head": {"diff_b": torch.ones(9)}})
-    resized, _ = resize_adapter(state, Sizes(rank=1))
-    for name, layer in resized.layers.items():
-        assert torch.equal(layer.tensors["dora_scale"], state.layers[name].tensors["dora_scale"])
-    assert resized.extras == state.extras

@@ -5,7 +5,6 @@ import copy
 import pytest
 import torch
 from fixtures.combinations import each_once
-from safetensors.torch import save_file
 from torch import nn
 
 from tests.fixtures.convolutions import WITH_DORA as OPTIONS
@@ -49,20 +48,3 @@ def test_a_file_is_put_on_the_same_layer(options, shape, tmp_path):
     # Only a LoKr's core changes its form, because ComfyUI reads no file that has one.
     same = set(restored.state().layers["0"].tensors) == set(state.layers["0"].tensors)
     assert same == ("lokr_t2" not in state.layers["0"].tensors)
-
-
-@pytest.mark.parametrize("kind", ["lora", "loha", "lokr"])
-def test_what_lycoris_files_is_read_too(kind, tmp_path):
-    """Windows as the layer has them, and a LoKr's core as it is."""
-    module, adapter = make(f"{kind} tucker", "3d")
-    layer = adapter.state().layers["0"]
-    tensors = {
-        f"diffusion_model.0.{name}{'.weight' if kind == 'lora' else ''}": tensor
-        for name, tensor in layer.tensors.items()
-    }
-    tensors["diffusion_model.0.alpha"] = torch.tensor(layer.alpha)
-    path = tmp_path / "adapter.safetensors"
-    save_file(tensors, path)
-    other = nn.Sequential(copy.deepcopy(module[0].get_base_layer()))
-    restored = attach_state(other, read_adapter(path, KEY_MAP))
-    assert torch.equal(restored.delta_weight("0"), adapter.delta_weight("0"))

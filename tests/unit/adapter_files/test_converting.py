@@ -17,18 +17,6 @@ FLUX, QWEN = key_map("flux"), key_map("qwen_image")
 QKV = "double_blocks.0.img_attn.qkv"
 
 
-def test_fused_for_bypass_loaders(tmp_path):
-    source, state = given_file(tmp_path, "flux", "lora")
-    target = tmp_path / "b.safetensors"
-    convert(source, target, "comfyui", FLUX, fused=True)
-    names = {key.rpartition(".lora")[0] or key.rpartition(".")[0] for key in load_file(target)}
-    assert all(name.startswith("diffusion_model.") for name in names)
-    assert f"diffusion_model.{QKV}" in names
-    assert_same(read_adapter(target, FLUX), state)
-    with pytest.raises(AdapterError, match="fused with layout 'peft'"):
-        convert(source, tmp_path / "c", "peft", FLUX, fused=True)
-
-
 def with_extras(path, **extras):
     tensors = load_file(path)
     save_file({**tensors, **extras}, path)
@@ -63,14 +51,6 @@ def test_factors_beside_a_difference_of_the_same_weight_are_refused(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
-def test_rounding_is_told(dtype, tmp_path):
-    source, _ = given_file(tmp_path, "qwen_image", "lora")
-    report = convert(source, tmp_path / "b.safetensors", "kohya", QWEN, dtype=dtype)
-    assert 1e-5 < report.rounding < {"bf16": 2.0**-8, "fp16": 2.0**-11}[dtype]
-    assert report.exact
-
-
 def test_a_scale_that_overflows_the_files_format_is_written_in_more_bits(tmp_path):
     source, target = tmp_path / "a.safetensors", tmp_path / "b.safetensors"
     state = make_state("lora", alpha=4000.0, sizes={"proj_out": (12, 8)})
@@ -100,19 +80,6 @@ def test_wishes_that_make_no_sense_are_refused(layout, options, message, tmp_pat
         convert(source, tmp_path / "b.safetensors", layout, QWEN, **options)
     assert error.value.remedy
     assert not (tmp_path / "b.safetensors").exists()
-
-
-def test_a_base_of_another_size_is_refused(tmp_path):
-    source, _ = given_file(tmp_path, "flux", "lora output")
-    with pytest.raises(AdapterError, match="for a weight of 3 x 3"):
-        convert(
-            source,
-            tmp_path / "b.safetensors",
-            "comfyui",
-            FLUX,
-            weight_of=lambda _: torch.ones(3, 3),
-        )
-    assert [path.name for path in tmp_path.iterdir()] == ["given.safetensors"]
 
 
 def test_a_peft_folder_is_replaced_and_other_files_in_it_stay(tmp_path):

@@ -8,8 +8,6 @@ from safetensors.torch import save_file
 
 from tests.fixtures.made_bytes import MadeBytes
 from trainer_core.adapter_files.convert.convert import convert
-from trainer_core.adapter_files.tools.inspect_adapter import inspect_adapter
-from trainer_core.errors import AdapterFileError
 from trainer_core.families.registry import get_family
 from trainer_core.tensors import safetensors_reader
 
@@ -61,28 +59,3 @@ def test_converting_reads_a_file_once_and_once_more_to_prove_it(layout, dtype, r
     # products with a few vectors.
     least = {torch.bfloat16: 6.0 * proved + 6.0, torch.float32: 2.0 * proved + 1.0}[dtype]
     assert made.count <= (least + 1.2 * proved + 0.02) * size
-
-
-def test_inspecting_reads_a_file_once_and_makes_it_float32_once(read, tmp_path):
-    path, size = write_lora(tmp_path / "a.safetensors")
-    with MadeBytes() as made:
-        inspect_adapter(path)
-    assert read == {"given": size}
-    # The bytes, the same numbers in float32, and products of rank x rank.
-    assert made.count <= 3.5 * size
-
-
-@pytest.mark.parametrize("layout", ["comfyui", "diffusers", "lycoris"])
-def test_every_tensor_is_still_looked_through_for_what_is_not_finite(layout, tmp_path):
-    path, _ = write_lora(tmp_path / "a.safetensors", blocks=1)
-    content = bytearray(path.read_bytes())
-    begin = 8 + int.from_bytes(content[:8], "little")
-    size = RANK * WIDTH * 2
-    for start in range(begin, len(content), size):
-        spoilt = content.copy()
-        spoilt[start + size - 2 : start + size] = b"\x80\x7f"  # infinity
-        path.write_bytes(spoilt)
-        target = tmp_path / "new.safetensors"
-        with pytest.raises(AdapterFileError, match="is not finite"):
-            convert(path, target, layout, FLUX)
-        assert not target.exists()

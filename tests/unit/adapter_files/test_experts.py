@@ -1,7 +1,5 @@
 """Files that hold the adapters of both experts of Wan 2.2: told, and divided."""
 
-import itertools
-
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -105,16 +103,6 @@ def test_one_expert_alone_and_tensors_in_memory_are_divided_too():
     assert torch.equal(first, tensors[f"transformer.{THEIRS[0]}.{AB[0]}"])
     usual = {name: each for name, each in tensors.items() if name.startswith("transformer.")}
     assert experts_of(HeldTensors("a", usual)) == {}
-
-
-def test_a_folder_of_files_has_each_expert_converted(tmp_path, capsys):
-    (tmp_path / "given").mkdir()
-    for program in itertools.islice(PROGRAMS, 2):
-        save_file(both(program)[0], tmp_path / "given" / f"{program}.safetensors")
-    words = ["convert", str(tmp_path / "given"), str(tmp_path / "new"), "--to", "comfyui"]
-    assert main(words) == 0
-    assert len([*(tmp_path / "new").iterdir()]) == 4
-    assert "2 of 2 converted" in capsys.readouterr().out
 
 
 def test_no_expert_of_a_folder_takes_the_place_of_another_file(tmp_path, capsys):

@@ -50,22 +50,6 @@ def test_a_lokr_is_the_closest_kronecker_product(factor):
     assert relative(other, matrix) == pytest.approx(found.error, abs=1e-6)
 
 
-@pytest.mark.parametrize("kind", ["lora", "lokr"])
-def test_a_convolution_is_a_matrix_with_its_window(kind):
-    options = {"full_matrix": True, "factor": 2} if kind == "lokr" else {}
-    config = AdapterConfig(kind=kind, rank=3, **options)
-    weight = random_matrix(8, 6 * 9).reshape(8, 6, 3, 3)
-    found = extract_layer("x", weight, config)
-    assert found.state.kernel == (3, 3)
-    shapes = {name: tuple(tensor.shape) for name, tensor in found.state.tensors.items()}
-    if kind == "lora":
-        assert shapes == {"lora_down": (3, 6, 3, 3), "lora_up": (8, 3, 1, 1)}
-    else:
-        assert shapes == {"lokr_w1": (2, 2), "lokr_w2": (4, 3, 3, 3)}
-    delta = layer_delta(kind, found.state)
-    assert relative(delta, weight.flatten(1)) == pytest.approx(found.error, abs=1e-6)
-
-
 @pytest.fixture(scope="module")
 def model():
     return make_native_flux(layers=1, single_layers=1)

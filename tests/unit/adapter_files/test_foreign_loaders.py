@@ -77,17 +77,6 @@ def test_peft_loads_the_folder(state, tmp_path):
     assert (found - make()(X)).norm() > 0.05 * found.norm()
 
 
-def test_peft_takes_no_layer_besides(tmp_path):
-    """PEFT takes a listed name for the end of a longer one; here it is an expression."""
-    from peft import PeftModel
-
-    only = AdapterState("lora", {"out": STATES["lora"].layers["out"]})
-    write_adapter(tmp_path / "folder", only, "peft", KEY_MAP, {})
-    model = PeftModel.from_pretrained(make(), str(tmp_path / "folder"))
-    adapted = [name for name, each in model.named_modules() if hasattr(each, "lora_A")]
-    assert adapted == ["base_model.model.out"]
-
-
 @pytest.mark.parametrize(
     ("state", "message"),
     [

@@ -1,7 +1,5 @@
 """Layers that other programs fuse, and names with some dots as lines: read where that is exact."""
 
-import re
-
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -83,18 +81,6 @@ def test_a_fused_difference_is_divided_too(family, name, tmp_path):
     biases = torch.cat([extras[native]["diff_b"] for native in extras])
     assert torch.equal(biases[: len(value)], value[:, 0])
     convert(path, out.with_suffix(".safetensors"), "comfyui", key_map)
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_names_with_lines_for_some_dots_are_read(family):
-    key_map = FAMILIES[family].layers.key_map
-    for layer in key_map.layers:
-        module = layer.replace("{}", "0")
-        for name in {module, key_map.to_native(module).name}:
-            place = match_layer(f"diffusion_model.{name}", key_map)
-            for dot in re.finditer(r"\.(?!0\.)(?<!0\.)", name):
-                odd = f"{name[: dot.start()]}_{name[dot.end() :]}"
-                assert match_layer(f"diffusion_model.{odd}", key_map).modules == place.modules
 
 
 WIDTH = 2560

@@ -96,15 +96,6 @@ def test_a_wrong_family_is_told_with_the_right_one(tmp_path):
         read_adapter(write(strange, tmp_path), KEY_MAPS["flux"], KEY_MAPS)
 
 
-@pytest.mark.parametrize("kind", ["lora", "loha"])
-@pytest.mark.parametrize("ranks", [(2, 2, 2), (1, 3, 2), (2, 0, 3), (0, 0, 2)])
-def test_blocks_come_back_with_their_own_rank(kind, ranks, tmp_path):
-    peer = block_diagonal(kind, ranks)
-    state = read_adapter(write(peer, tmp_path), KEY_MAPS["flux"])
-    own = {module: rank for module, rank in zip(FLUX_QKV, ranks, strict=True) if rank}
-    assert {module: layer.rank for module, layer in state.layers.items()} == own
-
-
 def test_a_block_of_zeros_among_equal_ones_stays_a_part(tmp_path):
     """Such as of a layer that has not learnt anything yet."""
     peer = block_diagonal()
@@ -117,13 +108,6 @@ def test_a_block_of_zeros_among_equal_ones_stays_a_part(tmp_path):
     state = read_adapter(write(peer, tmp_path), KEY_MAPS["flux"])
     assert {layer.rank for layer in state.layers.values()} == {6}
     assert len(state.layers) == 3
-
-
-def test_one_shared_column_keeps_the_whole_rank(tmp_path):
-    peer = block_diagonal()
-    peer.tensors["lora_unet_double_blocks_3_img_attn_qkv.lora_up.weight"][0, 5] = 1.0
-    state = read_adapter(write(peer, tmp_path), KEY_MAPS["flux"])
-    assert {layer.rank for layer in state.layers.values()} == {6}
 
 
 def test_lengths_of_a_fused_layers_rows_are_divided(tmp_path):
@@ -224,15 +208,6 @@ def test_differences_get_comfyuis_names(key, tmp_path):
     assert torch.equal(state.extras[name][ending], values)
     with open_adapter(path, KEY_MAPS["flux"]) as adapter:
         assert adapter.state.extras.outline(name)[ending].is_meta
-
-
-def test_a_norms_difference_and_its_bias_belong_together(tmp_path):
-    path, name = tmp_path / "a.safetensors", "lora_unet_double_blocks_3_img_attn_norm_query_norm"
-    save_file({f"{name}.w_norm": torch.ones(4), f"{name}.b_norm": torch.ones(4)}, path)
-    state = read_adapter(path, KEY_MAPS["flux"])
-    assert {n: set(e) for n, e in state.extras.items()} == {
-        "double_blocks.3.img_attn.norm.query_norm": {"w_norm", "b_norm"}
-    }
 
 
 def test_lengths_of_a_convolution_as_peft_has_them_are_of_the_outputs(tmp_path):

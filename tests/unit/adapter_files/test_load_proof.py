@@ -1,6 +1,5 @@
 """The load proof without ComfyUI: fine files are fine, and what is spoiled is named."""
 
-import math
 from dataclasses import replace
 
 import pytest
@@ -13,7 +12,7 @@ from trainer_core.adapter_files.verify.proof import adapter_shapes, prove, requi
 from trainer_core.adapter_files.write import adapter_file as writing
 from trainer_core.adapter_files.write.adapter_file import write_adapter
 from trainer_core.adapter_files.write.write_plan import Options
-from trainer_core.errors import AdapterFileError, RunError
+from trainer_core.errors import RunError
 from trainer_core.types import AdapterState, LayerState
 
 FLUX, QWEN = key_map("flux"), key_map("qwen_image")
@@ -42,22 +41,6 @@ def test_every_tensor_of_our_files_is_loaded_as_it_is_meant(family, layout, case
         assert set(proof.layers) == set(state.layers)
         assert proof.largest < 1e-7
         assert not proof.unread
-
-
-@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
-@pytest.mark.parametrize("case", ["lora", "loha", "lokr", "lora input"])
-def test_rounding_to_the_files_format_is_allowed_and_no_more(case, dtype, tmp_path):
-    state = family_state("flux", case)
-    path = write(tmp_path, state, dtype=dtype)
-    proof = prove(path, FLUX, state=state)
-    assert proof.ok, list(proof.problems())
-    assert proof.largest > 1e-5
-    assert all(layer.allowed < 0.1 for layer in proof.layers.values())
-    other = replace(state.layers["proj_out"], alpha=state.layers["proj_out"].alpha * 1.2)
-    wrong = AdapterState(state.kind, {**state.layers, "proj_out": other})
-    assert [line[:18] for line in prove(path, FLUX, state=wrong).problems()] == [
-        "differs: proj_out:"
-    ]
 
 
 def spoil(path, change):
@@ -139,17 +122,6 @@ def test_a_spoiled_file_is_refused_and_says_why(case, tmp_path):
     with pytest.raises(RunError) as error:
         require_loadable(path, state, FLUX)
     assert problems[0] in error.value.found
-
-
-def test_a_value_that_is_not_a_number_is_no_fine_layer(tmp_path):
-    state = family_state("flux", "lora")
-    path = write(tmp_path, state)
-    spoil(path, lambda tensors: tensors[f"{OUT}.lora_up.weight"][3].fill_(math.nan))
-    proof = prove(path, FLUX, state=state)
-    assert not proof.ok
-    assert math.isnan(proof.largest)
-    with pytest.raises(AdapterFileError, match="not finite"):
-        prove(path, FLUX)
 
 
 def test_an_alpha_of_nought_is_rank_for_us_and_nothing_for_comfyui(tmp_path):

@@ -19,10 +19,6 @@ TENSORS = {
     "base_model.model.head.lora_A.weight": torch.ones(2, 12),
     "base_model.model.head.lora_B.weight": torch.ones(9, 2),
 }
-LOKR = {
-    "base_model.model.head.lokr_w1": torch.ones(3, 3),
-    "base_model.model.head.lokr_w2": torch.ones(3, 4),
-}
 
 
 def folder_of(folder, config, tensors=TENSORS):
@@ -61,14 +57,6 @@ def test_a_folder_without_configuration_is_refused(tmp_path):
         read_adapter(tmp_path, KEY_MAP)
 
 
-def test_a_folders_configuration_counts_whatever_the_names_are(tmp_path):
-    named = {key.replace("base_model.model", "diffusion_model"): t for key, t in TENSORS.items()}
-    folder_of(tmp_path, GOOD, named)
-    for path, scale in ((tmp_path, 1.5), (tmp_path / "adapter_model.safetensors", 1.0)):
-        layer = read_adapter(path, KEY_MAP).layers["head"]
-        assert layer_scale("lora", layer) == scale
-
-
 def test_what_a_configuration_names_is_not_followed(tmp_path):
     """Other files, modules and addresses in it change nothing."""
     named = {
@@ -82,14 +70,6 @@ def test_what_a_configuration_names_is_not_followed(tmp_path):
     }
     layer = read_adapter(folder_of(tmp_path, {**GOOD, **named}), KEY_MAP).layers["head"]
     assert layer_scale("lora", layer) == 1.5
-
-
-def test_whole_lokr_factors_get_the_scale_and_others_the_alpha(tmp_path):
-    config = {"peft_type": "LOKR", "r": 2, "alpha": 5}
-    layer = read_adapter(folder_of(tmp_path, config, LOKR), KEY_MAP).layers["head"]
-    assert (layer.rank, layer.alpha, layer_scale("lokr", layer)) == (2, 2.0, 1.0)
-    assert torch.equal(layer.tensors["lokr_w1"], torch.full((3, 3), 2.5))
-    assert torch.equal(layer.tensors["lokr_w2"], torch.ones(3, 4))
 
 
 HEADER = "lora_adapter_metadata"

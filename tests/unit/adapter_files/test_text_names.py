@@ -57,21 +57,6 @@ def test_every_spelling_means_the_layer(path):
     assert comfyui_names(path)[-1] == path
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "lora_te3_text_model_encoder_layers_11_self_attn_out_proj",
-        "lora_te1_text_model_encoder_layers_011_self_attn_out_proj",
-        "lora_te1_text_model_encoder_layers_1_layer_norm1",
-        "text_encoder_2.encoder.block.0.layer.0.SelfAttention.q",
-        f"{PATH}.x",
-        "text_encoder.encoder.layers.11.self_attn.out_proj",
-    ],
-)
-def test_other_names_mean_none(name):
-    assert text_path(name) is None
-
-
 @pytest.mark.parametrize("layout", ["comfyui", "kohya", "diffusers"])
 def test_a_file_gives_back_what_was_written(tmp_path, layout):
     state, path = make_state(), tmp_path / "a.safetensors"

@@ -59,20 +59,6 @@ def test_it_computes_the_same_but_for_rounding(options, dora, make):
     assert relative(found[0].float(), expected[0]) > 1e-5, "autocast was on"
 
 
-@pytest.mark.parametrize("dora", DORA)
-@pytest.mark.parametrize("options", OPTIONS)
-def test_a_bf16_base_takes_float32_inputs(options, dora):
-    torch.manual_seed(0)
-    module, x = make_linear(torch.bfloat16), torch.randn(7, INPUTS)
-    adapter = attached(module, {**options, **dora}, 0.1, ["0"])
-    found = results(module, adapter, x, True)
-    expected = results(module, adapter, x.bfloat16(), False)
-    assert relative(found[0].float(), expected[0].float()) < ROUNDING
-    for value, reference in zip(found[2:], expected[2:], strict=True):
-        assert value.dtype == torch.float32
-        assert relative(value, reference) < 4 * ROUNDING
-
-
 @pytest.mark.parametrize("dora", DORA[1:])
 @pytest.mark.parametrize("options", OPTIONS)
 def test_lengths_and_deltas_are_not_rounded(options, dora):

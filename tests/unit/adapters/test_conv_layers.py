@@ -1,94 +1,12 @@
 """What an adapted convolution does besides its equation: detach, merge, states, refusals."""
 
-import copy
-
 import pytest
-import torch
-from fixtures.combinations import each_once
-from fixtures.convolutions import WITH_DORA, Shape, adapted_conv, relative, textbook_weight
+from fixtures.convolutions import Shape
 from torch import nn
 
 from trainer_core.adapters import attach
-from trainer_core.adapters.attach_state import attach_state
 from trainer_core.config import AdapterConfig
 from trainer_core.errors import AdapterError
-from trainer_core.types import AdapterState, LayerState
-
-OPTIONS = {**WITH_DORA, "loha dora": {**WITH_DORA["loha dora"], "dora_axis": "output"}}
-LINEAR = Shape(())
-SHAPES = {
-    "1d": Shape((3,), padding=1),
-    "2d": Shape((3, 3), stride=2, padding=1),
-    "3d": Shape((2, 3, 2)),
-}
-
-
-def make_input(shape, seed=3, dtype=torch.float64):
-    generator = torch.Generator().manual_seed(seed)
-    size = (2, shape.inputs, *[7] * len(shape.kernel))
-    return torch.randn(size, generator=generator, dtype=torch.float64).to(dtype)
-
-
-@pytest.mark.parametrize(
-    ("options", "shape", "dtype"), each_once(OPTIONS, SHAPES, [torch.float32, torch.bfloat16])
-)
-def test_the_first_step_computes_the_base_to_the_last_bit(options, shape, dtype):
-    torch.manual_seed(0)
-    module = nn.Sequential(SHAPES[shape].build().to(dtype))
-    x = make_input(SHAPES[shape], dtype=dtype)
-    before, base = module(x), module[0]
-    adapter = attach(module, AdapterConfig(**OPTIONS[options]), ["0"])
-    assert not adapter.delta_weight("0").any() or "dora" in options
-    assert torch.equal(module(x), before)
-    # Every factor but one is on its way: else none would get a gradient.
-    factors = [p for name, p in adapter.named_parameters() if "dora_scale" not in name]
-    assert sum(not factor.any() for factor in factors) == 1
-    assert all(parameter.dtype == torch.float32 for parameter in factors)
-    adapter.detach()
-    assert module[0] is base
-    assert torch.equal(module(x), before)
-
-
-@pytest.mark.parametrize(
-    ("options", "shape"),
-    [
-        *each_once(OPTIONS, SHAPES.values()),
-        *each_once(["lora dora", "loha dora", "lokr dora"], [LINEAR]),
-    ],
-)
-def test_merge_unmerge_and_detach(options, shape):
-    module, adapter = adapted_conv(shape, OPTIONS[options])
-    x = make_input(shape)
-    base = module[0].get_base_layer()
-    weight = base.weight.detach().clone()
-    expected, plain, wanted = module(x), base(x), textbook_weight(module, adapter)
-    adapter.merge()
-    assert relative(base.weight, wanted) < 1e-12
-    assert relative(module(x), expected) < 1e-12
-    assert relative(adapter.delta_weight("0"), base.weight - weight) < 1e-12
-    adapter.unmerge()
-    assert torch.equal(base.weight, weight)
-    adapter.detach()
-    assert module[0] is base
-    assert torch.equal(module(x), plain)
-    assert not base._forward_hooks
-    assert base.weight.requires_grad
-
-
-@pytest.mark.parametrize("options", OPTIONS)
-def test_a_state_with_flat_windows_is_understood(options):
-    """Some trainers file a convolution's factors as matrices."""
-    module, adapter = adapted_conv(SHAPES["2d"], OPTIONS[options], dtype=torch.float32)
-    state = adapter.state()
-    flat = {
-        name: tensor if name in ("lora_mid", "hada_t1", "hada_t2", "lokr_t2") else tensor.flatten(1)
-        for name, tensor in state.layers["0"].tensors.items()
-    }
-    layer = LayerState(flat, state.layers["0"].alpha, state.layers["0"].rank)
-    other = nn.Sequential(copy.deepcopy(module[0].get_base_layer()))
-    attach_state(other, AdapterState(state.kind, {"0": layer}, {}))
-    x = make_input(SHAPES["2d"], dtype=torch.float32)
-    torch.testing.assert_close(other(x), module(x))
 
 
 class Causal(nn.Conv1d):

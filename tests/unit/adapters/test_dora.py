@@ -44,31 +44,6 @@ def test_a_row_without_direction_keeps_finite_gradients(axis):
     assert int((lengths.grad == 0).sum()) == 1
 
 
-def test_the_norm_is_computed_once_for_each_state_of_the_factors():
-    module, adapter = make(OPTIONS[0], "input")
-    layer = module[0]
-    x = torch.randn(5, 24, dtype=torch.float64)
-    module(x)
-    first = layer.norm()
-    module(x)
-    assert layer.norm() is first
-    with torch.no_grad():
-        dict(adapter.named_parameters())["0.lora_up"].mul_(1.5)
-    module(x)
-    assert layer.norm() is not first
-    assert not torch.equal(layer.norm(), first)
-    second = layer.norm()
-    layer.set_scale("default", 2.0)
-    assert not torch.equal(layer.norm(), second)
-
-
-def test_a_norm_made_under_inference_mode_serves_training():
-    module, _ = make(OPTIONS[0], "output")
-    with torch.inference_mode():
-        module(torch.randn(2, 24, dtype=torch.float64))
-    module(torch.randn(2, 24, dtype=torch.float64)).sum().backward()
-
-
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_the_length_of_a_row_of_zeros_learns_once_the_row_has_a_direction(options, bias):

@@ -56,12 +56,6 @@ def test_any_shape_equals_the_textbook(
     assert_equals_textbook(plan, batch, seed)
 
 
-@pytest.mark.exhaustive
-def test_a_loha_of_many_parts_equals_the_textbook():
-    """Its delta is made in parts of the layer's rows; this one takes three."""
-    assert_equals_textbook(make_plan("loha", 1024, 2500, 40), (6,), 3)
-
-
 def assert_equals_textbook(plan, batch, seed):
     kind = KINDS[plan.config.kind]
     factors = random_factors(plan, seed)

@@ -88,15 +88,6 @@ def test_the_first_output_is_the_bases_bit_for_bit():
     assert not any(layer._forward_pre_hooks for layer in adapter.layers.values())
 
 
-def test_layers_with_one_input_share_its_directions_also_of_another_rank():
-    module, adapter = attached(rank=3, rank_pattern={"k": 6})
-    looked(module, adapter, make_batches())
-    own = dict(adapter.named_parameters())
-    assert torch.equal(own["k.lora_down"][:3], own["q.lora_down"])
-    assert own["k.lora_down"].shape == (6, WIDTH)
-    assert not torch.equal(own["out.lora_down"], own["q.lora_down"])
-
-
 def test_fewer_rows_than_directions_are_completed():
     """A modulation sees one row for each sample: here two, which span one direction."""
     module, adapter = attached(rank=8)
@@ -110,20 +101,6 @@ def test_fewer_rows_than_directions_are_completed():
     assert seen.unsettled == ("modulation",)
     assert seen.batches == MOST_BATCHES
     assert "settled" in seen.summary()
-
-
-def test_the_same_batches_give_the_same_bits_whatever_was_there_before():
-    found = []
-    for size in (0.0, 1.0):
-        module, adapter = attached(rank=8)
-        with torch.no_grad():
-            for layer in adapter.layers.values():
-                layer.factors()["lora_down"].mul_(size)
-        state = torch.random.get_rng_state()
-        looked(module, adapter, make_batches())
-        assert torch.equal(torch.random.get_rng_state(), state)
-        found.append(dict(adapter.named_parameters()))
-    assert all(torch.equal(found[0][name], found[1][name]) for name in found[0])
 
 
 def test_a_stopped_look_changes_nothing():

@@ -14,13 +14,6 @@ def make(**options):
     return attach(module, AdapterConfig(rank=2, **options))
 
 
-def test_without_options_there_is_one_group_in_the_adapters_order():
-    adapter = make(kind="lokr")
-    (group,) = parameter_groups(adapter, OptimizerSection())
-    assert all(a is b for a, b in zip(group.parameters, adapter.parameters(), strict=True))
-    assert (group.rate, group.decays) == (1.0, True)
-
-
 def test_rates_and_decays_by_factor_layer_and_length():
     adapter = make(kind="lora", dora=True)
     settings = OptimizerSection(

@@ -9,7 +9,7 @@ from torch import nn
 
 from trainer_core.adapters import attach
 from trainer_core.adapters.attach_state import attach_state
-from trainer_core.adapters.kinds.oft import BLOCKS, block_size, turns
+from trainer_core.adapters.kinds.oft import BLOCKS, turns
 from trainer_core.adapters.warm_start import start_from
 from trainer_core.config import AdapterConfig
 from trainer_core.errors import AdapterError
@@ -105,13 +105,6 @@ def test_a_convolution_is_turned_at_each_place(conv):
     assert relative(adapter.delta_weight("0"), rotated.view(weight.shape) - weight) < 1e-12
     adapter.merge()
     assert relative(module(x), beside) < 1e-12
-
-
-@pytest.mark.parametrize(
-    ("outputs", "wanted", "size"), [(64, 16, 16), (40, 16, 10), (12, 500, 12), (7, 6, 1)]
-)
-def test_blocks_are_the_largest_that_fill_the_outputs(outputs, wanted, size):
-    assert block_size(outputs, wanted) == size
 
 
 def test_a_state_is_taken_over_and_attached_again():

@@ -1,7 +1,5 @@
 """An adapter on a quantized layer computes what it computes on that layer's numbers."""
 
-import copy
-
 import pytest
 import torch
 from fixtures.combinations import each_once, pairwise
@@ -81,33 +79,6 @@ def test_another_weight_is_told_apart(name):
     found = results(module, attached(module, options))
     with pytest.raises(AssertionError):
         assert_close(found, results(other, attached(other, options)), 5e-4)
-
-
-@pytest.mark.parametrize(("name", "dora"), each_once(FORMATS, DORA))
-def test_the_first_step_is_the_bases_and_detaching_gives_it_back(name, dora):
-    module = make_quantized(name)
-    layer, weight, before = module[0], module[0].weight, copy.deepcopy(module.state_dict())
-    attributes = set(vars(layer))
-    with torch.no_grad():
-        expected = make_quantized(name)(make_input())
-    adapter = attach(module, AdapterConfig(**KINDS[0], **dora))
-    assert torch.equal(module(make_input()), expected)
-    with torch.no_grad():
-        adapter.parameters()[-1].mul_(1.5).add_(1.0)
-    results(module, adapter)
-    adapter.delta_weight("0")
-    adapter.strength = 0.0
-    assert torch.equal(module(make_input()), expected)
-    adapter.detach()
-    assert module[0] is layer
-    assert layer.weight is weight
-    assert set(vars(layer)) == attributes
-    after = module.state_dict()
-    assert after.keys() == before.keys()
-    for key, value in after.items():
-        assert type(value) is type(before[key])
-        assert torch.equal(bits(value), bits(before[key]))
-    assert torch.equal(module(make_input()), expected)
 
 
 def bits(tensor):

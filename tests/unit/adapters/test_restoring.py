@@ -95,19 +95,6 @@ def test_a_lokr_may_split_each_layer_its_own_way():
             assert torch.equal(restored.layers[name].tensors[factor], tensor)
 
 
-@pytest.mark.parametrize(("rank", "alpha"), [(30, 7.0), (2, -1.0)])
-def test_a_file_may_have_what_a_new_adapter_may_not(rank, alpha):
-    generator = torch.Generator().manual_seed(1)
-    factors = {"lora_down": (rank, 36), "lora_up": (24, rank)}
-    tensors = {name: torch.randn(size, generator=generator) for name, size in factors.items()}
-    state = AdapterState("lora", {"third": LayerState(tensors, alpha, rank)})
-    module = make_module()
-    adapter = attach_state(module, state)
-    wanted = tensors["lora_up"] @ tensors["lora_down"] * alpha / rank
-    torch.testing.assert_close(adapter.delta_weight("third"), wanted)
-    assert adapter.state().layers["third"].alpha == alpha
-
-
 BROKEN = table(__file__, "broken_states")
 
 

@@ -4,7 +4,6 @@ import pytest
 import torch
 from fixtures.shared_block import (
     OPTIONS,
-    Block,
     assert_same,
     both,
     everything,
@@ -15,9 +14,6 @@ from fixtures.shared_block import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from trainer_core.adapters import attach
-from trainer_core.config import AdapterConfig
 
 each_options = pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 
@@ -77,36 +73,6 @@ def test_any_use_gives_what_separate_layers_give(
     assert_same(*found)
 
 
-@each_options
-def test_at_the_first_step_the_bits_are_those_of_the_base(options):
-    torch.manual_seed(0)
-    block = Block().to(torch.bfloat16)
-    x = make_input(dtype=torch.bfloat16)
-    before = block(x)
-    adapter = attach(block, AdapterConfig(**options), ["[qkv]"], shared=["[qkv]"])
-    assert adapter.shared_inputs
-    if not options.get("dora"):
-        assert all(torch.equal(*pair) for pair in zip(block(x), before, strict=True))
-
-
-def test_a_pass_that_stops_before_the_input_leaves_nothing_for_the_next():
-    """The gradient of an upper factor alone does not lead to where the input came in."""
-
-    def compute(block, adapter, x):
-        ys = block(x)
-        leaves = [x, *adapter.parameters()]
-        upper = [each for name, each in adapter.named_parameters() if name == "q.lora_up"]
-        first = torch.autograd.grad(ys[0].sum(), upper, retain_graph=True)
-        some = torch.autograd.grad(
-            ys[1].square().sum(), leaves, retain_graph=True, allow_unused=True
-        )
-        loss = sum(y.square().sum() for y in ys)
-        whole = torch.autograd.grad(loss, leaves, retain_graph=True)
-        return [*first, *some, *whole, *torch.autograd.grad(loss, leaves)]
-
-    assert_same(*both(OPTIONS["lora"], compute))
-
-
 def test_what_nobody_wrote_reaches_no_gradient():
     """Memory is not cleared where nobody adds to it; here it is filled with what is no number."""
 
@@ -153,15 +119,3 @@ def test_what_changes_between_two_calls_is_read_again(case):
         return [first.detach(), *later, *gradients]
 
     assert_same(*both(OPTIONS["lora"], compute))
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"kind": "lora", "rank": 2, "dora": True, "dora_axis": "input"},
-        {"kind": "lora", "rank": 2, "exact_delta": True},
-    ],
-)
-def test_layers_that_read_another_input_do_not_share(options):
-    _, adapter = make(options)
-    assert adapter.shared_inputs == ()

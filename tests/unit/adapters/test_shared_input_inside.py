@@ -9,19 +9,6 @@ from fixtures.shared_block import OPTIONS, assert_same, both, group, make, make_
 from torch.multiprocessing.reductions import StorageWeakRef
 
 
-def test_nothing_is_kept_but_what_may_be_packed_away():
-    """Checkpointing, and moving what is kept to another memory, replace what a function keeps."""
-    block, adapter = make(OPTIONS["lora"])
-    with torch.autograd.graph.saved_tensors_hooks(lambda _: None, lambda _: None):
-        inside = block.before(make_input()).tanh()
-        kept = StorageWeakRef(inside.untyped_storage())
-        ys = [block.q(inside), block.k(inside), block.v(inside)]
-        del inside
-    assert all(shares(y) for y in ys)
-    assert group(adapter).waits_for == ()
-    assert kept.expired()
-
-
 def test_no_input_outlives_its_graph():
     gc.collect()
     gc.disable()
@@ -74,23 +61,6 @@ def test_one_layer_apart_leaves_the_others_together(change):
         return [*ys, *torch.autograd.grad(loss, leaves, allow_unused=True)]
 
     assert_same(*both(OPTIONS["lora"], compute))
-
-
-@pytest.mark.parametrize("option", ["dropout", "rank_dropout", "module_dropout"])
-def test_dropouts_are_drawn_for_each_layer(option):
-    def compute(block, adapter, x):
-        torch.manual_seed(3)
-        adapter.train()
-        ys = block(x)
-        assert not any(shares(y) for y in ys)
-        assert bool(adapter.shared_inputs) is False or all(map(shares, evaluated(block, adapter)))
-        return list(ys)
-
-    def evaluated(block, adapter):
-        adapter.eval()
-        return block(make_input())
-
-    assert_same(*both({**OPTIONS["lora"], option: 0.5}, compute))
 
 
 @pytest.mark.parametrize("learning", [True, False])

@@ -86,18 +86,6 @@ def test_layers_above_the_limit_are_scaled_to_it_and_others_keep_their_bits(name
     assert found.most_often()[1:] == (1, 2)
 
 
-def test_many_layers_are_cut_into_stacks(monkeypatch):
-    _, adapter = make_layers(OPTIONS["lora"])
-    _, other = make_layers(OPTIONS["lora"])
-    WeightNormLimit(adapter, 0.05, weight_norms(adapter)).apply()
-    monkeypatch.setattr("trainer_core.adapters.weight_norm._STACKED_BYTES", 1)
-    cut = WeightNormLimit(other, 0.05, weight_norms(other))
-    cut.apply()
-    assert int(cut.scaled) > 0
-    for one, two in zip(adapter.parameters(), other.parameters(), strict=True):
-        torch.testing.assert_close(one, two, rtol=1e-6, atol=0.0)
-
-
 def test_an_untrained_adapter_is_below_every_limit_and_a_rotation_has_none():
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(8, 8))

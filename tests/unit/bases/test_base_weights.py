@@ -46,14 +46,6 @@ def test_every_tensor_of_a_native_file_is_found_by_diffusers_name(state, tmp_pat
     )
 
 
-def test_shards_of_a_folder_are_one_base(state, folder):
-    base = open_base(folder)
-    assert base.is_folder
-    assert len(base.files) > 3
-    assert_same(base, state)
-    assert sorted(base.names) == sorted(state)
-
-
 def test_an_index_that_leads_out_of_the_folder_is_refused(model, tmp_path):
     folder = write_folder(tmp_path / "flux", model)
     path = folder / "transformer" / "diffusion_pytorch_model.safetensors.index.json"

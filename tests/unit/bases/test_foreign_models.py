@@ -11,10 +11,9 @@ from tests.fixtures.combinations import rarely
 from tests.fixtures.foreign_models import MODELS, attention, model_layers, write_lora
 from tests.fixtures.full_size import full_size_transformer
 from tests.fixtures.tables import table
-from trainer_core.adapter_files.names.key_map import native_layer
 from trainer_core.adapter_files.names.video_names import video_model_of
 from trainer_core.bases.adapter_family import adapter_family, other_models
-from trainer_core.bases.open import known_sizes, published_shapes
+from trainer_core.bases.open import known_sizes
 from trainer_core.cli import main
 from trainer_core.errors import AdapterFileError
 from trainer_core.families.registry import FAMILIES
@@ -202,50 +201,6 @@ def test_clips_layers_tell_flux_from_qwen_image_and_are_converted(tmp_path, caps
     assert "Fine: 6 of 6 tensors" in capsys.readouterr().out
 
 
-UNLOADED = ["lora_unet_single_transformer_blocks_0_attn_to_k_"]
-UNLOADED += [
-    f"{prefix}.single_transformer_blocks.0.attn.to_k"
-    for prefix in (
-        *("diffusion_model.transformer", "transformer.transformer", "pipe.dit", "dit"),
-        "model.diffusion_model",
-    )
-]
-
-
-@pytest.mark.parametrize("name", UNLOADED)
-def test_names_that_only_other_programs_know_are_read(name, tmp_path):
-    """By an ending with a dot, or by two prefixes."""
-    path, out = tmp_path / "a.safetensors", tmp_path / "out.safetensors"
-    save_file(lora(name, 3072, 3072, (".lora_down.weight", ".lora_up.weight")), path)
-    assert main(["inspect", str(path), "--prove", "--family", "flux"]) == 1
-    words = [str(path), str(out), "--to", "comfyui", "--family", "flux"]
-    assert main(["convert", *words]) == 0
-    assert main(["inspect", str(out), "--prove", "--family", "flux"]) == 0
-
-
-PROCESSORS = {
-    ("Stable Diffusion 1.x", "unet."): (320, 768, "down_blocks.0"),
-    ("Stable Diffusion 1.x", ""): (320, 768, "down_blocks.0"),
-    ("Stable Diffusion 2.x", "unet."): (320, 1024, "down_blocks.0"),
-    ("SDXL", "unet."): (640, 2048, "down_blocks.1"),
-    ("SDXL", ""): (640, 2048, "down_blocks.1"),
-}
-
-
-@pytest.mark.parametrize(("title", "prefix"), PROCESSORS)
-def test_the_first_spelling_of_diffusers_is_known_by_its_sizes(title, prefix, tmp_path):
-    width, context, block = PROCESSORS[title, prefix]
-    path, tensors = tmp_path / "a.safetensors", {}
-    for layer in ("to_q", "to_k", "to_v", "to_out"):
-        columns = context if layer in ("to_k", "to_v") else width
-        name = f"{prefix}{block}.attentions.0.transformer_blocks.0.attn2.processor.{layer}_lora"
-        tensors |= lora(name, width, columns, (".down.weight", ".up.weight"))
-    save_file(tensors, path)
-    assert other_models(path) == title
-    with pytest.raises(AdapterFileError, match="Check Adapter names what ComfyUI does not load"):
-        adapter_family(path)
-
-
 NATIVE = table(__file__, "native_names")
 
 
@@ -272,18 +227,6 @@ def test_the_sizes_are_those_of_diffusers_own_class(family):
     assert blocks
     for stack in blocks:
         assert sizes.lacks_block(f"{stack}.{sizes.blocks[stack]}.x")
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_each_known_base_has_the_layers_of_diffusers_own_class(family):
-    for title, sizes in known_sizes(FAMILIES[family]).items():
-        shapes = published_shapes(FAMILIES[family], title)
-        for path, size in sizes.layers.items():
-            stack, _, _ = path.partition(".{}")
-            last = path.replace("{}", str(sizes.blocks.get(stack, 1) - 1))
-            native = native_layer(FAMILIES[family].layers.key_map, last)
-            found = shapes.get(f"{native.name}.weight")
-            assert native.part or found == size or "guidance" in path, (title, last)
 
 
 ODD = {
@@ -351,21 +294,3 @@ def test_a_header_settles_what_fits_several(header, family, tmp_path):
     with pytest.raises(AdapterFileError, match="its header says so") as error:
         adapter_family(path)
     assert "--family" in error.value.remedy
-
-
-def test_a_header_does_not_make_another_models_layers_ours(tmp_path):
-    path = write_lora(tmp_path / "a.safetensors", attention(model_layers("sd35 large")))
-    small = {k: v for k, v in load_file(path).items() if "blocks.0." in k}
-    save_file(small, path, {"ss_base_model_version": "flux1"})
-    with pytest.raises(AdapterFileError, match="Stable Diffusion 3"):
-        adapter_family(path)
-
-
-def test_chromas_attention_is_taken_for_flux_and_the_twins_are_told(tmp_path, capsys):
-    """Nothing in it tells them apart, and ComfyUI has one name for both."""
-    path = write_lora(tmp_path / "a.safetensors", attention(own_layers("chroma")), rank=1)
-    assert adapter_family(path).name == "flux"
-    assert adapter_family(path, "chroma").name == "chroma"
-    assert "Chroma1, " in other_models(path, FAMILIES["flux"])
-    assert main(["inspect", str(path)]) == 0
-    assert "Chroma" in capsys.readouterr().out

@@ -8,10 +8,9 @@ import sys
 import pytest
 
 from tests.fixtures.flux_base import make_flux_base
-from tests.fixtures.qwen_base import SCHEDULER, make_qwen_base
+from tests.fixtures.qwen_base import make_qwen_base
 from trainer_core.bases.locate import locate_base
 from trainer_core.config import BaseSection
-from trainer_core.diffusion.sigma import ShiftSettings
 from trainer_core.errors import BaseModelError, ConfigError
 from trainer_core.families.diffusers_parts import read_shift
 from trainer_core.families.registry import get_family
@@ -70,11 +69,6 @@ def test_the_variant_follows_dataset_and_base(made, name, family, controls, vari
     assert not location.embedded
 
 
-def test_a_base_for_both_tasks_edits_with_control_images(bases):
-    shutil.copytree(bases / "edit" / "processor", bases / "qwen" / "processor")
-    assert locate(bases / "qwen", controls=True).variant == "edit"
-
-
 @pytest.mark.parametrize(
     ("name", "family", "controls", "variant", "part"),
     [
@@ -129,14 +123,6 @@ def test_a_file_and_a_missing_folder_are_refused(made, tmp_path):
     assert "base.encoders" in refusal(BaseModelError, made / "qwen", encoders="/nowhere").found
 
 
-def test_encoders_may_lie_in_another_folder(bases):
-    for part in ("text_encoder", "tokenizer", "vae"):
-        shutil.rmtree(bases / "qwen" / part)
-    location = locate(bases / "qwen", encoders=str(bases / "edit"))
-    assert location.encoders == bases / "edit"
-    assert get_family("qwen_image").latent_shape(location, 64, 96) == (4, 12, 8)
-
-
 def test_the_identity_follows_what_decides_the_encodings(bases):
     plain = locate(bases / "edit", controls=True).identity
     shutil.copytree(bases / "edit", bases / "copy")
@@ -158,15 +144,6 @@ def test_the_identity_follows_what_decides_the_encodings(bases):
     weights.write_bytes(bytes(content))
     changed.append(locate(bases / "edit", controls=True).identity)
     assert len({plain, *changed}) == 6
-
-
-def test_the_scheduler_is_read_from_the_base(made):
-    assert read_shift(locate(made / "qwen")) == ShiftSettings(
-        dynamic=True,
-        max_shift=SCHEDULER["max_shift"],
-        max_tokens=SCHEDULER["max_image_seq_len"],
-        terminal=SCHEDULER["shift_terminal"],
-    )
 
 
 def test_a_schedule_that_is_not_drawn_here_is_refused(bases):

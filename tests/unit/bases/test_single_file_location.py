@@ -9,9 +9,7 @@ import torch
 from safetensors.torch import save_file
 
 from tests.fixtures.families import record, records
-from tests.fixtures.flux_base import make_flux_base
 from tests.fixtures.native_files import flux_to_native, make_native_flux
-from tests.fixtures.qwen_base import make_qwen_base
 from trainer_core.bases.locate import detect_base, locate_base
 from trainer_core.config import BaseSection
 from trainer_core.diffusion.sigma import ShiftSettings
@@ -110,20 +108,6 @@ def test_a_file_needs_no_encoders_when_the_graph_has_them(family, files):
     assert "denoiser alone" in error.value.found
 
 
-def test_encoders_may_come_from_a_folder(files):
-    folder = make_flux_base(files / "folder")
-    path = files / "flux.safetensors"
-    location = locate(path, needs_encoders=True, encoders=str(folder))
-    assert location.encoders == folder
-    assert location.identity != locate(path).identity
-    assert location.identity == locate(folder, needs_encoders=True).identity
-    shutil.rmtree(folder / "text_encoder_2")
-    with pytest.raises(BaseModelError, match="text_encoder_2"):
-        locate(path, needs_encoders=True, encoders=str(folder))
-    # Without the need, a folder may lack its encoders as well.
-    assert locate(folder).file is None
-
-
 def test_the_variant_has_to_fit(files):
     path = files / "qwen_image.safetensors"
     assert locate(path, "qwen_image", True, variant="edit").variant == "edit"
@@ -142,17 +126,6 @@ def test_the_identity_of_a_file_is_its_content(files):
     content[-1] ^= 1
     path.write_bytes(bytes(content))
     assert file_identity(copy) != file_identity(path)
-
-
-def test_the_family_of_a_base_is_found(files):
-    make_flux_base(files / "flux-folder")
-    make_qwen_base(files / "qwen-folder", layers=1)
-    assert {name: detect_base(files / name) for name in ("flux-folder", "qwen-folder")} == {
-        "flux-folder": "flux",
-        "qwen-folder": "qwen_image",
-    }
-    assert [detect_base(files / f"{name}.safetensors") for name in records()] == records()
-    assert detect_base("embedded") == "qwen_image"
 
 
 @pytest.mark.parametrize(

@@ -16,12 +16,6 @@ def test_a_verbs_own_flags_are_its_settings(to, overwrite):
     assert arguments == Arguments(("a", "b"), ("to=lycoris", "overwrite=true"))
 
 
-def test_verb_without_run_file_refuses_other_settings():
-    assert Arguments(settings=("kind=lora", "kind=loha")).only(["kind"]) == {"kind": "loha"}
-    with pytest.raises(InputError, match="Did you mean kind"):
-        Arguments(settings=("knd=lora",)).only(["kind", "task"])
-
-
 @pytest.mark.parametrize(
     ("words", "expected"),
     [

@@ -6,7 +6,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from tests.fixtures.family_states import SIZES, assert_same, family_state, key_map
+from tests.fixtures.family_states import assert_same, family_state, key_map
 from tests.fixtures.tables import table
 from tests.unit.commands.conftest import OWN
 from trainer_core.adapter_files.read.adapter_file import read_adapter
@@ -22,20 +22,6 @@ def run(*words):
 
 def events(capsys):
     return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-
-
-def test_a_file_is_converted(lora, tmp_path, capsys):
-    out = tmp_path / "out.safetensors"
-    assert run(lora, out, "--to", "kohya") == 0
-    assert_same(read_adapter(out, FLUX), family_state("flux", "lora"))
-    shown = capsys.readouterr().out
-    assert "layout: kohya" in shown
-    assert "exact: true" in shown
-    # A setting may be written either way.
-    assert run(lora, tmp_path / "b.safetensors", "to=kohya", "dtype=bf16", "--json") == 0
-    (report,) = events(capsys)
-    assert (report["kind"], report["layers"]) == ("lora", len(SIZES["flux"]))
-    assert 0 < report["dtype_error"] < 0.01
 
 
 def test_a_peft_folder_goes_both_ways(lora, tmp_path):

@@ -4,19 +4,8 @@ import torch
 from safetensors.torch import save_file
 
 from trainer_core.cli import main
-from trainer_core.commands.plain_words import kept_sentence, loss_sentence
 
 MOST_LINES = 30
-
-
-def test_what_is_lost_is_told_over_all_layers():
-    assert loss_sentence({}, 72) == "72 layers, exact."
-    assert loss_sentence({"a": 1e-7, "b": 0.0}, 2) == "2 layers, exact."
-    told = loss_sentence({"a": 0.41, "b": 0.6}, 3)
-    assert told.startswith("41 % of the change is lost")
-    assert "at most 60 %, in b" in told
-    assert "0 % of the change" in loss_sentence({"a": 0.5}, 5)
-    assert kept_sentence({"a": 0.5, "b": 1.0, "c": 1.0}).startswith("100 % of the change is in")
 
 
 def adapter(path, layers, metadata=None, size=3072):

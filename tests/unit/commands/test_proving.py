@@ -12,7 +12,7 @@ from tests.fixtures.family_states import key_map
 from trainer_core.adapter_files.metadata import SETTINGS_KEY
 from trainer_core.adapter_files.write.adapter_file import write_adapter
 from trainer_core.adapters.kinds.registry import KINDS
-from trainer_core.bases.open import base_shapes, known_bases, known_sizes, open_base
+from trainer_core.bases.open import known_bases, known_sizes, open_base
 from trainer_core.cli import main
 from trainer_core.families.registry import FAMILIES
 
@@ -53,23 +53,6 @@ def test_the_published_base_is_taken(family, capsys, tmp_path):
     assert set(proof["layers"]) == set(SIZES[family])
     assert {each["outcome"] for each in proof["tensors"].values()} == {"loaded"}
     assert proof["tensors"].keys() == load_file(path).keys()
-
-
-def test_the_embedded_base_is_found_by_its_sizes(capsys, tmp_path):
-    shapes = base_shapes(open_base("embedded"))
-    sizes = {}
-    for name in ("transformer_blocks.0.attn.to_q", "transformer_blocks.0.img_mod.1"):
-        outputs, inputs = shapes[f"{name}.weight"]
-        sizes[name] = (inputs, outputs)
-    path = write(tmp_path, "qwen_image", sizes)
-    code, proof = report_of(capsys, path)
-    assert (code, proof["base"]) == (0, "the embedded base")
-    code, proof = report_of(capsys, path, "--base", "embedded")
-    assert (code, proof["base"]) == (0, "embedded")
-    flux = write(tmp_path, "flux", SIZES["flux"])
-    code, proof = report_of(capsys, flux, "--base", "embedded")
-    assert code == 1
-    assert proof["tensors"]["diffusion_model.img_in.alpha"]["outcome"] == "wrong shape"
 
 
 BASES = [
@@ -131,20 +114,6 @@ def test_a_person_reads_only_what_is_wrong(capsys, tmp_path):
     assert "ComfyUI knows no tensor of this name" in out
     assert "proj_mlp" not in out
     assert "the trainer does not read this file" in out
-
-
-def test_a_file_of_which_nothing_is_compared_is_not_proved(capsys, tmp_path):
-    """Every tensor is loaded by ComfyUI, and the trainer does not read the kind."""
-    path = tmp_path / "a.safetensors"
-    name = "diffusion_model.double_blocks.0.img_attn.proj"
-    glora = {"a1": (WIDTH, 4), "a2": (4, WIDTH), "b1": (WIDTH, 4), "b2": (4, WIDTH)}
-    save_file({f"{name}.{end}.weight": torch.ones(size) for end, size in glora.items()}, path)
-    code, proof = report_of(capsys, path)
-    assert {each["outcome"] for each in proof["tensors"].values()} == {"loaded"}
-    assert (code, proof["ok"], proof["layers compared"]) == (1, False, 0)
-    assert main(["inspect", str(path), "--prove"]) == 1
-    out = capsys.readouterr().out
-    assert "proved nothing: no layer was compared: the trainer does not read this file" in out
 
 
 Q = "transformer_blocks.0.attn.to_q"

@@ -89,25 +89,6 @@ def test_half_a_character_in_the_header_is_a_broken_file(place, words, capsys, t
 
 
 @pytest.mark.parametrize(
-    ("tensors", "family"),
-    [
-        (lora("lora_unet_double_blocks_0_img_attn_qkv", 9216, 3072), "flux"),
-        (lora("lycoris_single_transformer_blocks_0_proj_mlp", 12288, 3072), "flux"),
-        (lora(), "qwen_image"),
-        (lora("transformer.transformer_blocks.0.attn.to_q", 3072, 3072), None),
-        (lora("transformer.transformer_blocks.0.attn.to_q"), "qwen_image"),
-        (lora("diffusion_model.no.such.layer"), None),
-    ],
-    ids=["kohya", "lycoris", "qwen", "ambiguous", "as small as the embedded base", "none"],
-)
-def test_inspect_tells_the_family_that_convert_takes(tensors, family, capsys, tmp_path):
-    path = saved(tmp_path, tensors, ss_base_model_version="sdxl_base_v1-0")
-    assert report_of(capsys, "inspect", path)[1]["family"] == family
-    code, _ = report_of(capsys, "convert", path, tmp_path / "o.safetensors", "--to", "comfyui")
-    assert (code == 0) == (family is not None)
-
-
-@pytest.mark.parametrize(
     "name",
     [
         "diffusion_model.nonsense.layer",
@@ -126,26 +107,6 @@ def test_a_layer_that_the_family_lacks_is_named(ending, name, capsys, tmp_path):
         words = ["convert", str(path), str(tmp_path / "o.safetensors"), "--to", "comfyui", *more]
         assert main(words) == 2
         assert name in capsys.readouterr().err
-
-
-MIXED = {
-    "lora": {**lora(), f"{LAYER}.lora_up.weight": values(SIZE, 4).double()},
-    "loha": {
-        **{f"{LAYER}.hada_w{at}_a": values(SIZE, 2) for at in (1, 2)},
-        **{f"{LAYER}.hada_w{at}_b": values(2, SIZE).double() for at in (1, 2)},
-    },
-    "lokr": {**LOKR, f"{LAYER}.lokr_w1": values(4, 4).double()},
-    "dora": {**lora(), f"{LAYER}.dora_scale": values(1, SIZE).double().abs() + 1.0},
-}
-
-
-@pytest.mark.parametrize("kind", MIXED)
-def test_factors_of_two_number_formats_are_proven_merged_and_converted(kind, capsys, tmp_path):
-    path, out = saved(tmp_path, MIXED[kind]), tmp_path / "out.safetensors"
-    for words in ([], ["--base", "embedded"]):
-        assert main(["inspect", str(path), "--prove", *words]) == 0
-    assert main(["convert", str(path), str(out), "--to", "comfyui"]) == 0
-    assert main(["merge", "embedded", str(path), str(tmp_path / "merged")]) == 0
 
 
 @pytest.mark.parametrize(

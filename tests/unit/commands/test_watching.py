@@ -1,56 +1,19 @@
 """Observers print every event, and signals become a cancelled run."""
 
-import json
 import os
 import signal
-from pathlib import Path
 
 import pytest
 
 from trainer_core.commands.watching import CancelSwitch, TextObserver, watching
 from trainer_core.training.observer import (
-    CacheProgress,
-    CheckpointSaved,
-    PreviewDone,
-    RunFinished,
     RunRequests,
-    RunStarted,
     StepDone,
     Warned,
 )
-from trainer_core.types import RunResult, RunSummary, StepResult
+from trainer_core.types import StepResult
 
 _STEP = StepDone(StepResult(1, 0.1, 0.5, 1e-4, 1.0, 0.4, 0.2, 9.0), 2)
-_EVENTS = [
-    CacheProgress(1, 3),
-    RunStarted(
-        RunSummary("f", "b", "cpu", "fp32", "lora", 1, 2, {"64x64": 3}, 2, "nothing", Path("v0"))
-    ),
-    _STEP,
-    PreviewDone(0, 1, Path("p.png")),
-    CheckpointSaved(2, Path("c")),
-    Warned("careful"),
-    RunFinished(RunResult(Path("v0"), "done", 2, (Path("a"),), (), (0.5,))),
-]
-_NAMES = [
-    "cache_progress",
-    "run_started",
-    "step_done",
-    "preview_done",
-    "checkpoint_saved",
-    "warned",
-    "run_finished",
-]
-
-
-def test_json_has_one_object_for_each_event(capsys):
-    with watching(as_json=True) as observer:
-        for event in _EVENTS:
-            observer.notify(event)
-    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [line["event"] for line in lines] == _NAMES
-    assert lines[2]["result"]["loss"] == 0.5
-    assert lines[1]["summary"]["folder"] == "v0"
 
 
 def test_terminal_gets_a_bar_that_gives_way_to_lines(capsys):
@@ -68,22 +31,6 @@ def hangups_count():
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
     signal.signal(signal.SIGHUP, before)
-
-
-def test_a_launchers_copies_of_a_signal_are_no_second_one():
-    now = [50.0]
-    switch = CancelSwitch(launched=True, clock=lambda: now[0])
-    for moment in (50.0, 50.1, 54.9):
-        now[0] = moment
-        switch.handle(signal.SIGINT, None)
-        assert switch.stopped_by == "SIGINT"
-    now[0] = 55.1
-    with pytest.raises(KeyboardInterrupt, match="SIGTERM"):
-        switch.handle(signal.SIGTERM, None)
-    alone = CancelSwitch(launched=False, clock=lambda: 50.0)
-    alone.handle(signal.SIGINT, None)
-    with pytest.raises(KeyboardInterrupt):
-        alone.handle(signal.SIGINT, None)
 
 
 @pytest.mark.usefixtures("hangups_count")
@@ -119,14 +66,3 @@ def test_one_signal_saves_and_previews_once_and_the_run_goes_on(rank, monkeypatc
         assert not observer.cancelled()
         assert observer.stopped_by is None
     assert signal.getsignal(signal.SIGUSR1) is before
-
-
-def test_a_hang_up_that_is_ignored_stays_ignored():
-    """As under nohup."""
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
-        with watching(as_json=True) as observer:
-            os.kill(os.getpid(), signal.SIGHUP)
-            assert not observer.cancelled()
-    finally:
-        signal.signal(signal.SIGHUP, before)

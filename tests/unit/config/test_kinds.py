@@ -1,16 +1,10 @@
 """Another kind or optimizer brings its own defaults, and leaves out those of the one before."""
 
-from typing import get_args
-
 import pytest
 
 from tests.fixtures.combinations import rarely
-from trainer_core.config import OptimizerSection
-from trainer_core.config.optimizer import BY_OPTIMIZER, OWN_DEFAULTS, OptimizerName
 from trainer_core.errors import ConfigError
 from trainer_core.families.run_files import load_config, run_file_template, templates
-
-NAMES = get_args(OptimizerName)
 
 
 @pytest.mark.parametrize(
@@ -73,17 +67,3 @@ def test_the_librarys_words_of_the_design():
     assert {"AdapterConfig", "attach"} <= set(adapters.__all__)
     assert adapters.AdapterConfig(kind="lora", rank=4).rank == 4
     assert callable(adapters.attach)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_whoever_changes_the_name_alone_gets_what_suits_the_optimizer(name):
-    plain = {key: getattr(OptimizerSection(), key) for key in BY_OPTIMIZER}
-    found = OptimizerSection.model_validate({"name": name})
-    expected = plain | dict(OWN_DEFAULTS.get(name, {}))
-    assert {key: getattr(found, key) for key in BY_OPTIMIZER} == expected
-    given = {"learning_rate": 0.5, "beta1": 0.5, "beta2": 0.5, "eps": 0.5, "weight_decay": 0.5}
-    kept = OptimizerSection.model_validate({"name": name, **given})
-    assert {key: getattr(kept, key) for key in BY_OPTIMIZER} == given
-    assert OptimizerSection.model_validate(found.model_dump()) == found
-    overridden = load_config({}, [f"training.optimizer.name={name}"])
-    assert overridden.training.optimizer == found

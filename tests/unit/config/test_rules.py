@@ -1,13 +1,11 @@
 """Settings that contradict each other are refused, and only those; a slider's are beside it."""
 
-from typing import get_args
-
 import pytest
 
 from tests.fixtures.tables import table
 from trainer_core.config import RunConfig
 from trainer_core.config.defaults import fitted_warmup, preservation_prompts
-from trainer_core.config.optimizer import OptimizerName, OptimizerSection
+from trainer_core.config.optimizer import OptimizerSection
 from trainer_core.config.problems import check_config, contradictions
 from trainer_core.config.section import traits_of
 from trainer_core.errors import ConfigError
@@ -46,34 +44,12 @@ def test_contradiction_is_named(named, values):
         check_config(RunConfig.model_validate(values))
 
 
-@pytest.mark.parametrize(
-    "values",
-    [
-        *table(__file__, "agreements"),
-        *(optimizer(name=name) for name in get_args(OptimizerName)),
-        *(
-            {"training": {"sigma": {"density": density, "shift": 3.0}}}
-            for density in ("uniform", "mode", "content", "style", "cosmap", "auto")
-        ),
-    ],
-)
-def test_settings_that_agree_pass(values):
-    config = RunConfig.model_validate(values)
-    assert contradictions(config) == []
-    check_config(config)
-
-
 @pytest.mark.parametrize(("named", "dataset"), table(__file__, "dataset_contradictions"))
 def test_a_contradiction_of_a_dataset_is_named(named, dataset):
     (problem,) = problems({"dataset": {"path": "x", **dataset}})
     assert named in problem.found
     assert problem.expected
     assert problem.remedy
-
-
-@pytest.mark.parametrize("dataset", table(__file__, "dataset_agreements"))
-def test_settings_of_a_dataset_that_agree_pass(dataset):
-    assert problems({"dataset": {"path": "x", **dataset}}) == []
 
 
 def config_of(kept, **dataset):
@@ -95,11 +71,6 @@ def test_a_contradiction_of_preservation_has_one_message(named, config):
     assert named in found.found
     assert found.expected
     assert "dataset." in found.remedy
-
-
-@pytest.mark.parametrize(("kept", "dataset"), table(__file__, "preservation_agreements"))
-def test_preservation_that_belongs_together_is_taken(kept, dataset):
-    assert contradictions(config_of(kept, **dataset)) == []
 
 
 def test_prompts_follow_from_the_kind():

@@ -2,10 +2,8 @@
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 
-from tests.fixtures.cache_world import TinyEncoders
 from trainer_core.commands.console import terminal_lines
 from trainer_core.data.image import fit_to_bucket, on_white, open_image, resize_exact
 from trainer_core.types import Bucket
@@ -57,15 +55,3 @@ def test_what_is_clear_is_white_where_three_channels_are_seen(tmp_path):
     assert "38;2;0;0;255" in line
     assert "38;2;255;255;255" in line
     assert "38;2;255;0;0" not in line
-
-
-class Recording(TinyEncoders):
-    """Keeps the pixels that it was given; of four channels the encoder reads three."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: list[torch.Tensor] = []
-
-    def encode_image(self, pixels: torch.Tensor) -> torch.Tensor:
-        self.seen.append(pixels)
-        return super().encode_image(pixels[:, :3])

@@ -117,14 +117,6 @@ def test_a_step_trains_the_same_samples_however_it_is_cut(buckets, share, seed):
         )
 
 
-def test_a_partial_step_keeps_the_share_that_preserves_the_base():
-    plan = BatchPlan([SMALL] * 12, [0] * 12, 16, 1, 1, 0, 0.5)
-    found = {(len(trained(plan, step)), plan.samples(step)) for step in range(1, 9)}
-    assert found == {(8, 16), (4, 8)}
-    drawn = [n for step in range(1, 9) for each in plan.passes(step) for n in each.preserved]
-    assert drawn == list(range(48))
-
-
 def test_texts_of_like_length_share_a_pass_and_single_samples_stay_shuffled():
     lengths = [1 + 7 * n % 97 for n in range(400)]
 

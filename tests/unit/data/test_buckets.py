@@ -136,20 +136,6 @@ def sizes_of(sample: Sample, multiple: int = 16, **options) -> list[tuple[int, i
 
 
 @pytest.mark.parametrize(
-    ("size", "more", "found"),
-    [
-        ((2000, 2000), [512, 768], [(1024, 1024), (512, 512), (768, 768)]),
-        ((2000, 2000), [1024, 512, 512], [(1024, 1024), (512, 512)]),
-        ((800, 800), [512, 768, 1536], [(800, 800), (512, 512), (768, 768)]),
-        ((400, 400), [512], [(400, 400)]),
-        ((2000, 1000), [512], [(1440, 720), (720, 352)]),
-    ],
-)
-def test_an_image_is_planned_for_each_size_that_it_fills(size, more, found):
-    assert sizes_of(image(*size), more_resolutions=more) == found
-
-
-@pytest.mark.parametrize(
     ("size", "options", "found"),
     [
         ((2000, 3000), {"more_shapes": ["1:1", "16:9"]}, [(832, 1248), (1024, 1024), (1360, 768)]),
@@ -186,13 +172,6 @@ def test_shapes_are_cut_as_the_seed_crops_them():
             box = (left, top, left + part[0], top + part[1])
             # Both sides are whole multiples of 32 there too, which it stretches for and we cut for.
             assert kept[bucket] == pytest.approx(box, abs=1 + 32 * max(part) / 1024), bucket
-
-
-def test_a_coarser_step_makes_fewer_buckets_and_keeps_small_images():
-    fine, coarse = (standard_buckets(1024, 3.0, step) for step in (16, 128))
-    assert len(coarse) < len(fine) / 4
-    assert sizes_of(image(1500, 1000), bucket_step=128) == [(1280, 768)]
-    assert sizes_of(image(100, 120), bucket_step=128) == [(96, 112)]
 
 
 def test_the_longest_side_is_the_seeds_for_every_shape():

@@ -1,14 +1,12 @@
 """What a cache encodes, what it reuses, and what it gives back."""
 
 import os
-import shutil
 from dataclasses import replace
 
 import pytest
 import torch
 from PIL import Image
 
-from tests.fixtures.cache_world import same
 from trainer_core.data import file_memory
 from trainer_core.data.image import fit_to_bucket, open_image, to_pixels
 from trainer_core.filesystem.record_table import RecordTable
@@ -35,18 +33,6 @@ def test_cached_samples_equal_a_direct_encoding(world):
     empty = dataset.load(0, View(caption=None)).conditioning
     assert empty["text_embeddings"].shape == (1, 6)
     assert dataset.control_buckets == ((), ())
-
-
-def test_everything_is_encoded_once_and_then_reused_without_opening_encoders(world):
-    world.add("a.png", "one")
-    world.add("b.png", "two")
-    first = world.build()
-    assert world.encoders.counts() == (1, 2, 3)
-    assert (first.encoded, first.reused) == (5, 0)
-    second = world.build()
-    assert world.encoders.counts() == (0, 0, 0)
-    assert (second.encoded, second.reused) == (0, 5)
-    assert same(first, second)
 
 
 @pytest.mark.parametrize(
@@ -81,53 +67,6 @@ def test_only_what_changed_is_encoded_again(world, change, expected):
         plan = replace(plan, samples=samples)
     world.build(plan)
     assert world.encoders.counts() == expected
-
-
-def test_all_images_are_encoded_before_the_first_text(world):
-    """Encoders that do not fit a device together change places once."""
-    for number in range(3):
-        world.add(f"{number}.png", f"caption {number}", control=True)
-    calls, encoders = [], world.encoders
-    image, text = encoders.encode_image, encoders.encode_text
-    encoders.encode_image = lambda pixels: calls.append("image") or image(pixels)
-    encoders.encode_text = lambda *given: calls.append("text") or text(*given)
-    world.build()
-    assert calls == sorted(calls)
-    assert len(set(calls)) == 2
-
-
-def test_equal_images_and_captions_are_encoded_once(world):
-    world.add("a.png", "same")
-    shutil.copy(world.data / "a.png", world.data / "b.png")
-    shutil.copy(world.data / "a.txt", world.data / "b.txt")
-    dataset = world.build()
-    assert world.encoders.counts() == (1, 1, 2)
-    assert torch.equal(dataset.load(0).latents, dataset.load(1).latents)
-
-
-def test_controls_are_sized_like_their_target_and_seen_by_the_text_encoder(world):
-    world.add("a.png", "edit", control=True, width=130, height=70)
-    dataset = world.build()
-    sample = dataset.load(0)
-    size = (sample.bucket.width, sample.bucket.height)
-    assert world.encoders.texts == [("edit", (size,)), ("", (size,))]
-    control = fit_to_bucket(open_image(world.data / "a_control.png"), sample.bucket)
-    with torch.no_grad():
-        expected = world.encoders.encode_image(to_pixels(control)[None])[0]
-    assert torch.equal(sample.controls[0], expected)
-    empty = dataset.load(0, View(caption=None)).conditioning
-    assert torch.equal(empty["seen"][0], to_pixels(control).mean((1, 2)))
-    assert dataset.control_buckets == ((sample.bucket,),)
-
-
-def test_a_changed_control_costs_its_latents_and_both_texts(world):
-    world.add("a.png", "edit", control=True)
-    world.add("b.png", "edit", control=True)
-    world.build()
-    world.encoders.counts()
-    world.paint(world.data / "a_control.png", seed=999)
-    world.build()
-    assert world.encoders.counts() == (1, 1, 2)
 
 
 def test_progress_counts_what_is_missing_and_an_interrupt_keeps_what_is_done(world):

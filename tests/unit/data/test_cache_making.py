@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors import safe_open
 
 from tests.fixtures.cache_world import TinyEncoders, World, same
 from trainer_core.config import CacheSection
@@ -94,36 +93,6 @@ def test_killed_builds_lose_a_batch_at_most(world, tmp_path):
     once = World(world.data.parent, world.captioned, world.paint)
     once.cache, once.encoders = tmp_path / "once", CountingEncoders(tmp_path / "other")
     assert same(dataset, once.build())
-
-
-def test_batches_give_what_single_encoding_gives(world, tmp_path):
-    for number in range(7):
-        world.add(f"{number}.png", f"caption {number}", width=64 + 32 * (number % 2))
-    shapes, encode = [], world.encoders.encode_image
-    world.encoders.encode_image = lambda pixels: shapes.append(pixels.shape) or encode(pixels)
-    together = world.build(options=CacheSection(batch_size=3))
-    assert sorted(shape[0] for shape in shapes) == [1, 3, 3]
-    world.cache = tmp_path / "single"
-    single = world.build()
-    for number in range(7):
-        one, other = together.load(number), single.load(number)
-        assert torch.allclose(one.latents, other.latents, atol=1e-5)
-        texts = one.conditioning["text_embeddings"], other.conditioning["text_embeddings"]
-        assert torch.equal(*texts)
-
-
-@pytest.mark.parametrize(
-    ("name", "dtype"), [("fp32", torch.float32), ("bf16", torch.bfloat16), ("fp16", torch.float16)]
-)
-def test_a_format_is_kept_under_a_name_of_its_own(world, name, dtype):
-    world.add("a.png")
-    auto = world.build()
-    kept = world.build(options=CacheSection(dtype=name))
-    assert kept.items[0].latents.key != auto.items[0].latents.key
-    with safe_open(kept.items[0].latents.path, "pt") as file:
-        assert file.get_tensor("latents").dtype == dtype
-    assert torch.equal(kept.load(0).latents, auto.load(0).latents.to(dtype).float())
-    assert kept.load(0).conditioning["text_mask"].dtype == torch.bool
 
 
 def test_numbers_that_fp16_cannot_hold_are_refused_by_name(world):

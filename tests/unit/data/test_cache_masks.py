@@ -76,59 +76,6 @@ def test_a_mask_is_kept_as_it_lies_on_the_latents_and_for_every_base(masked):
     assert masked.files("masks") == [file]
 
 
-@pytest.mark.parametrize(
-    ("change", "encoded"),
-    [
-        (lambda w: w.add_mask("a", 255 - half(100)), 1),
-        (lambda w: w.options.update(mask=MaskSection(invert=True)), 1),
-        (lambda w: w.options.update(mask=MaskSection(background=0.0, foreground=2.0)), 0),
-        (lambda w: w.options.update(mask=MaskSection(normalize=False)), 0),
-        (lambda w: w.options.update(crop="top"), 2),
-        (lambda w: w.options.update(crop="mask"), 2),
-        (lambda w: w.options.update(crop="stretch"), 2),
-    ],
-    ids=["mask", "invert", "weights", "sum", "top", "mask crop", "stretch"],
-)
-def test_only_what_a_mask_or_crop_changes_is_made_again(masked, change, encoded):
-    """Of an image with its mask and text: the mask, or mask and latents."""
-    masked.add("a.png", width=100)
-    masked.add_mask("a", half(100))
-    masked.built()
-    change(masked)
-    assert masked.built().encoded == encoded
-
-
-@pytest.mark.parametrize("crop", ["top", "mask", "stretch"])
-def test_a_crop_reaches_image_control_and_mask_alike(masked, crop):
-    path = masked.add("a.png", control=True, width=100, height=64)
-    masked.paint(masked.data / "a_control.png", width=100, height=64, seed=9)
-    masked.options["crop"] = crop
-    values = np.zeros((64, 100), np.uint8)
-    values[:, 70:90] = 255
-    mask = masked.add_mask("a", values)
-    plan = masked.masked_plan()
-    bucket = replace(plan.samples[0].bucket, width=64, height=64)
-    samples = (replace(plan.samples[0], bucket=bucket, control_buckets=(bucket,)),)
-    sample = masked.build(replace(plan, samples=samples), grid=grid).load(0)
-    # By hand: the mask's middle is at 80 of 100, so the rightmost 64 pixels are kept.
-    for file, found in (
-        (path, sample.latents),
-        (masked.data / "a_control.png", sample.controls[0]),
-    ):
-        image = open_image(file)
-        expected = {
-            "top": image.crop((18, 0, 82, 64)),
-            "mask": image.crop((36, 0, 100, 64)),
-            "stretch": image.resize((64, 64), Image.Resampling.LANCZOS),
-        }[crop]
-        assert torch.equal(found, encoded(masked, to_pixels(expected)))
-    kept = {"top": (18, 82), "mask": (36, 100)}.get(crop)
-    if kept:
-        cut = torch.from_numpy(values[:, slice(*kept)] / 255.0).float()
-        torch.testing.assert_close(sample.mask, pool_mask(cut, (8, 8), 2), rtol=0, atol=5e-4)
-    assert mask.exists()
-
-
 def test_mirrored_images_are_encoded_from_mirrored_pixels(masked):
     path = masked.add("a.png", "a cup", control=True, width=100, height=70)
     masked.add("b.png", "the left cup")

@@ -54,16 +54,6 @@ def test_a_pipe_where_a_file_should_be_keeps_nobody_waiting(world, name):
         assert collect(world.cache, 10**9, NOTHING) is not None
 
 
-def test_models_of_other_folders_are_never_removed(world):
-    _filled(world)
-    model = world.cache / "loras" / f"{'ab' * 32}.safetensors"
-    model.parent.mkdir()
-    model.write_bytes(b"a model that somebody keeps by its hash")
-    done = collect(world.cache, 0, NOTHING)
-    assert done.kept == 0
-    assert model.exists()
-
-
 def test_a_claim_of_another_machine_is_waited_for_and_not_for_ever(tmp_path):
     path = tmp_path / "claims" / ("ab" * 32)
     path.parent.mkdir()

@@ -1,19 +1,12 @@
 """Clips in the cache: what their files depend on, and what comes out of them."""
 
-import json
-import signal
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 from comfyui.clip_files import write_clip as write_tone
 
 from tests.fixtures.cache_world import same
 from tests.fixtures.clip_files import write_clip
-from trainer_core.config import CacheSection
-from trainer_core.data.batches import BatchPlan, load_batch, make_batch
+from trainer_core.data.batches import make_batch
 from trainer_core.data.cache.cache_file import make_entry
 from trainer_core.data.cache.recipes import SizedImage
 from trainer_core.data.clips import read_frames
@@ -26,7 +19,6 @@ from trainer_core.types import ENDS, START, Bucket, ClipPart, FrameGrid, View
 
 pytest.importorskip("av")
 
-ROOT = Path(__file__).parents[3]
 PART = ClipPart(0.0, 33, 16.0)
 CONTENT = "ab" * 32
 
@@ -87,20 +79,6 @@ def expected(world, name, part, flipped=False, focus=None):
         )
 
 
-@pytest.mark.parametrize("focus", [None, (1.0, 0.5)])
-def test_all_frames_are_cut_and_mirrored_alike(clips, focus):
-    clips.options = {"flip": True, "flip_except": [], "bucketing": "area", "max_aspect_ratio": 1.0}
-    if focus:
-        choices = {"focus": {"c.mp4": focus}}
-        (clips.data / ".adapter_trainer.json").write_text(json.dumps(choices))
-    dataset = clips.build()
-    place = dataset.names.index("c.mp4")
-    for flipped in (False, True):
-        found = dataset.load(place, View(flipped=flipped)).latents
-        assert found.shape == (4, 9, 8, 8)
-        assert torch.allclose(found, expected(clips, "c.mp4", PART, flipped, focus), atol=1e-4)
-
-
 def test_a_cache_of_clips_is_made_once_and_tells_parts_rates_and_lengths_apart(clips):
     first = clips.build()
     assert (first.encoded, first.usual_frames) == (3 + 5, 13)
@@ -113,28 +91,6 @@ def test_a_cache_of_clips_is_made_once_and_tells_parts_rates_and_lengths_apart(c
         clips.options = options
         identities.add(clips.build().identity)
     assert len(identities) == 4
-
-
-@pytest.mark.parametrize("damage", [lambda path: path.write_bytes(b""), lambda path: path.unlink()])
-def test_a_damaged_clip_is_encoded_again_and_only_that(clips, damage):
-    first = clips.build()
-    damage(first.items[first.names.index("c.mp4")].latents.path)
-    healed = clips.build()
-    assert (healed.encoded, healed.reused) == (1, 7)
-    assert same(first, healed)
-
-
-def test_clips_of_one_length_share_batches_and_others_do_not(clips):
-    dataset = clips.build(options=CacheSection(batch_size=2))
-    plan = BatchPlan(dataset.buckets, dataset.kinds, 2, 1, 1, seed=0)
-    found = {}
-    for step in range(1, plan.steps_per_epoch + 1):
-        for micro, each in enumerate(plan.passes(step)):
-            batch = load_batch(dataset, plan, step, micro, 0.0, 0)
-            assert len({dataset.buckets[index] for index in each.indices}) == 1
-            found[batch.names] = tuple(batch.latents.shape)
-    shapes = {tuple(sorted(names)): shape for names, shape in found.items()}
-    assert shapes[("a.mp4", "b.mp4")] == (2, 4, 4, 6, 10)
 
 
 def test_a_list_of_cached_clips_keeps_their_lengths(clips):
@@ -196,61 +152,6 @@ def test_a_folder_of_frames_is_encoded_once_and_again_where_one_changes(clips):
     assert torch.equal(found, expected(clips, "f.frames", ClipPart(0.0, 9, 16.0)))
     clips.paint(folder / "4.png", seed=99)
     assert clips.build().encoded == 1
-
-
-@pytest.mark.parametrize("change", ["a frame changes", "a frame more"])
-def test_a_folder_of_frames_that_changes_before_it_is_read_is_noticed(clips, change):
-    folder, hashes = frames_of(clips), FileMemory(clips.cache, trust=True)
-    hashes.of(folder)
-    clips.paint(folder / ("0.png" if change == "a frame changes" else "9.png"), seed=99)
-    with pytest.raises(DatasetError, match=r"f\.frames.* changed while"):
-        clips.build(memory=hashes)
-
-
-@pytest.mark.parametrize("unreadable", ["error", "skip"])
-def test_a_clip_whose_end_is_damaged_is_refused_or_left_out(clips, unreadable):
-    path = clips.data / "c.mp4"
-    content = bytearray(path.read_bytes())
-    begin = content.index(b"mdat") + (content.index(b"moov") - content.index(b"mdat")) // 2
-    content[begin : content.index(b"moov") - 8] = bytes(content.index(b"moov") - 8 - begin)
-    path.write_bytes(content)
-    clips.options = {"unreadable": unreadable}
-    if unreadable == "error":
-        with pytest.raises(DatasetError, match=r"c\.mp4 cannot be read as a clip"):
-            clips.build()
-        return
-    dataset = clips.build()
-    assert dataset.names == ("a.mp4", "b.mp4", "d.png")
-    assert "left out: c.mp4" in " ".join(dataset.problems)
-
-
-@pytest.mark.exhaustive
-@pytest.mark.skipif(sys.platform == "win32", reason="Windows tells no peak of a process' memory")
-def test_a_thousand_clips_are_encoded_in_flat_memory_and_go_on_behind_a_kill(tmp_path):
-    whole = write_clip(tmp_path / "a.mp4", 25, size=(480, 320), options={"preset": "ultrafast"})
-    content, data = whole.read_bytes(), tmp_path / "data"
-    data.mkdir()
-    for number in range(1000):
-        # A box that is skipped makes each another file.
-        box = (12).to_bytes(4, "big") + b"free" + number.to_bytes(4, "big")
-        (data / f"{number:04}.mp4").write_bytes(content + box)
-        (data / f"{number:04}.txt").write_text("a bar")
-
-    def encoding(stop):
-        command = [sys.executable, "-m", "tests.unit.data.many_clips_process", tmp_path, stop]
-        return subprocess.run([*map(str, command)], capture_output=True, cwd=ROOT)
-
-    assert encoding(400).returncode == -signal.SIGKILL
-    ended = encoding(0)
-    assert ended.returncode == 0, ended.stderr.decode()
-    told = json.loads(ended.stdout)
-    assert (told["encoded"], told["reused"]) == (602, 400)
-    # Kept frames would be 2.5 GiB.
-    assert told["growth"] < 200
-
-
-def test_buckets_of_clips_and_images_differ(clips):
-    assert clips.plan().counts() == {"64x64": 1, "80x48x13": 2, "80x48x33": 1}
 
 
 def test_the_first_and_last_frame_of_a_clip_are_given_and_carry_no_loss(clips):

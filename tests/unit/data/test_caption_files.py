@@ -27,18 +27,6 @@ def texts(tmp_path, **options):
     return [each.captions for each in scan(settings(tmp_path, **options)).samples]
 
 
-@pytest.mark.parametrize("extension", [".txt", ".caption", ".json"])
-def test_a_caption_of_another_extension_is_read_and_told(tmp_path, extension):
-    write_image(tmp_path / "a.png")
-    (tmp_path / f"a{extension}").write_text('"hello"' if extension == ".json" else "hello")
-    asked = ".caption" if extension == ".txt" else ".txt"
-    found = scan(settings(tmp_path, caption_extension=asked))
-    assert found.samples[0].caption == "hello"
-    assert f"a{extension}" in found.problems[0]
-    own = scan(settings(tmp_path, caption_extension=extension))
-    assert (own.samples[0].caption, own.problems) == ("hello", ())
-
-
 @pytest.mark.parametrize("name", ["a.png.txt", "a.PNG.txt", "a.jpg.txt", "a.txt.txt", "a.tif.TXT"])
 def test_a_caption_that_keeps_another_ending_is_the_images(tmp_path, name):
     write_image(tmp_path / "a.png")
@@ -61,15 +49,6 @@ def test_a_caption_that_may_be_of_several_images_or_none_is_of_none(tmp_path, na
     (tmp_path / name).write_text("a red house")
     with pytest.raises(DatasetError, match=rf"{name} has no image of the same name"):
         scan(settings(tmp_path, missing_caption="empty"))
-
-
-@pytest.mark.parametrize("mark", ["", "\ufeff"])
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-16-le", "utf-16-be"])
-def test_captions_of_windows_are_read_without_their_marks(tmp_path, encoding, mark):
-    write_image(tmp_path / "a.png")
-    text = "\ufeff" + mark + "a red diamond\r\n\ufeffon bl\u00fc"
-    (tmp_path / "a.txt").write_bytes(text.encode(encoding))
-    assert texts(tmp_path) == [("a red diamond\non bl\u00fc",)]
 
 
 MARKED = '{"image": "a.png", "caption": "\ufeffa %s"}\n'

@@ -55,15 +55,6 @@ def test_the_trigger_word_among_moved_tags_comes_in_front():
     assert all(text.startswith("ohwx, ") and text.count("ohwx") == 1 for text in found[1:])
 
 
-@pytest.mark.parametrize("trigger", ["", "ohwx", " ohwx "])
-@pytest.mark.parametrize(
-    "caption",
-    ["a cat", "", "ohwx", "ohwx, a cat", "ohwx,a cat", "ohwxa cat", "two\nlines, and ohwx"],
-)
-def test_without_rules_a_caption_is_what_it_was(caption, trigger):
-    assert texts(caption, trigger) == (with_trigger(trigger, caption),)
-
-
 @pytest.mark.parametrize(
     "caption",
     [
@@ -80,28 +71,6 @@ def test_all_choices_are_read_where_they_are_few(caption):
     found = texts(caption, wildcards=True, most=256)
     assert set(found) == {" ".join([text.strip()]) for text in expanded(caption)}
     assert len(set(found)) == len(found)
-
-
-@pytest.mark.parametrize(
-    ("caption", "keep", "moved"),
-    [
-        ("a, b, c", 0, "abc"),
-        ("a, b, c", 1, "bc"),
-        ("a, b, c", 2, "c"),
-        ("a, b, c", 9, ""),
-        ("a, b, b, b", 0, "abbb"),
-        ("a,b,,c,", 0, "abc"),
-    ],
-)
-def test_all_orders_come_where_they_are_few(caption, keep, moved):
-    found = texts(caption, shuffle=64, keep=keep, most=256)
-    assert found[0] == caption, "the first is the caption as it is written"
-    tags = [tag.strip() for tag in caption.split(",") if tag.strip()]
-    between = ", " if ", " in caption else ","
-    wanted = {between.join((*tags[:keep], *order)) for order in itertools.permutations(moved)}
-    written = between.join(tags)
-    assert {text if text != caption else written for text in found} == wanted
-    assert len(found) == len(wanted)
 
 
 def test_dropped_tags_are_a_share_of_those_that_may_change():

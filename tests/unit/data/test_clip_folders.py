@@ -3,18 +3,13 @@
 import json
 import re
 import shutil
-from collections import Counter
 
 import pytest
 from PIL import Image
 
 from tests.fixtures.clip_files import write_clip
 from tests.fixtures.scanned_folder import names, settings
-from trainer_core.data.buckets import plan_buckets
 from trainer_core.data.file_memory import FileMemory
-from trainer_core.data.plan_text import planned_batches
-from trainer_core.data.report.build import Batching, make_report
-from trainer_core.data.report.inspection import inspect
 from trainer_core.data.sources.combined import scan_all
 from trainer_core.data.sources.folder import scan
 from trainer_core.errors import DatasetError
@@ -122,30 +117,9 @@ TRAINED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["a.gif", "a.webp"])
-@pytest.mark.parametrize(
-    ("animated", "frames"), [("error", [9]), ("first_frame", [1]), ("skip", [])]
-)
-def test_an_animated_image_is_a_clip_of_a_base_of_videos(tmp_path, name, animated, frames):
-    first, *rest = (Image.new("RGB", (48, 32), (9 * each, 0, 0)) for each in range(12))
-    first.save(tmp_path / name, save_all=True, append_images=rest, duration=60)
-    Image.new("RGB", (48, 32)).save(tmp_path / "b.png")
-    chosen = settings(tmp_path, animated=animated, missing_caption="empty")
-    found = [each for each in scan(chosen, grid=GRID).samples if each.name == name]
-    assert [1 if each.clip is None else each.clip.frames for each in found] == frames
-
-
 def moving(path, frames, size=(48, 32), kind=None):
     first, *rest = (Image.new("L", size, 40 * each) for each in range(frames))
     first.save(path, kind, save_all=True, append_images=rest, duration=60)
-
-
-def test_an_animated_image_steers_a_clip(tmp_path):
-    for name in ("a.gif", "a_control.webp"):
-        moving(tmp_path / name, 12)
-    (sample,) = scan(settings(tmp_path, missing_caption="empty"), grid=GRID).samples
-    assert sample.clip is not None
-    assert [each.name for each in sample.controls] == ["a_control.webp"]
 
 
 ODD = {
@@ -161,12 +135,6 @@ def test_an_animated_image_that_is_no_clip_is_refused_in_words(tmp_path, name, w
     write(tmp_path / name)
     with pytest.raises(DatasetError, match=f"(?s){words}"):
         scan(settings(tmp_path, missing_caption="empty"), grid=GRID)
-
-
-def test_a_gif_of_one_frame_is_an_image_to_a_base_of_videos(tmp_path):
-    moving(tmp_path / "a.gif", 1)
-    (found,) = scan(settings(tmp_path, missing_caption="empty"), grid=GRID).samples
-    assert found.clip is None
 
 
 @pytest.mark.parametrize(("files", "options", "wanted", "told"), TRAINED.values(), ids=TRAINED)
@@ -268,15 +236,6 @@ def test_a_link_of_frames_out_of_what_is_allowed_is_refused(folder, tmp_path, na
         scan(settings(root), AllowedFolders([root]), grid=GRID)
 
 
-@pytest.mark.parametrize("listed", [False, True])
-def test_a_base_of_images_leaves_clips_out_and_says_so(folder, listed):
-    files = {"a.png": None, "a.txt": "x", "b.mp4": 1, "b.txt": "x"}
-    rows = [json.dumps({"file_name": name, "text": "row"}) for name in ("a.png", "b.mp4")]
-    found = scan(settings(folder(files | ({"metadata.jsonl": "\n".join(rows)} if listed else {}))))
-    assert names(found) == ["a.png"]
-    assert any("clip" in each and "b.mp4" in each for each in found.problems)
-
-
 def test_a_clip_that_ends_early_is_told_and_trained(folder, tmp_path):
     root = folder({"a.txt": "x"})
     content = write_clip(tmp_path / "whole.mkv").read_bytes()
@@ -304,70 +263,11 @@ def test_a_single_clip_is_not_torn_apart_for_validation(folder):
     assert "holds nothing out" in " ".join(found.problems)
 
 
-def test_clips_of_further_folders_have_names_and_sizes_of_their_own(folder, clips):
-    root = folder({"a.mp4": 5, "a.txt": "x"})
-    other = root.with_name("ordinary")
-    other.mkdir()
-    shutil.copy(clips[5], other / "a.mp4")
-    chosen = settings(
-        root, resolution=32, missing_caption="empty", regularization={"path": str(other)}
-    )
-    found = scan_all(chosen, grid=GRID)
-    assert names(found)[2:] == ["regularization/a.mp4 #1", "regularization/a.mp4 #2"]
-    assert [each.regularization for each in found.samples] == [False, False, True, True]
-    buckets = {each.bucket for each in plan_buckets(found.samples, chosen, 16, None).samples}
-    assert {each.frames for each in buckets} == {33}
-
-
-def test_images_in_a_folder_of_their_own_have_a_share_and_a_size(folder, paint):
-    root = folder({"a.mp4": 5, "b.mp4": 1})
-    other = root.with_name("images")
-    for name in "cd":
-        paint(other / f"{name}.png", width=80, height=80)
-    images = {"path": str(other), "num_repeats": 3, "resolution": 64, "batch_size": 2}
-    chosen = settings(root, resolution=32, missing_caption="empty", folders=[images])
-    samples = plan_buckets(scan_all(chosen, grid=GRID).samples, chosen, 16, None).samples
-    plan = planned_batches(samples, chosen, 1, 1)
-    trained = [
-        [samples[index] for index in each.indices]
-        for step in range(1, plan.steps_per_epoch + 1)
-        for each in plan.passes(step)
-    ]
-    assert all(len({each.bucket for each in batch}) == 1 for batch in trained)
-    counts = Counter((each.sample.name, str(each.bucket)) for batch in trained for each in batch)
-    assert counts == {
-        ("a.mp4 #1", "32x32x33"): 1,
-        ("a.mp4 #2", "32x32x33"): 1,
-        ("b.mp4", "32x32x13"): 1,
-        ("images/c.png", "64x64"): 3,
-        ("images/d.png", "64x64"): 3,
-    }
-
-
-def test_a_clip_smaller_than_any_size_is_refused_by_name(folder):
-    root = folder({"a.txt": "x"})
-    write_clip(root / "a.mp4", 24, size=(16, 8))
-    samples = scan(settings(root), grid=GRID).samples
-    with pytest.raises(DatasetError, match=r"a\.mp4"):
-        plan_buckets(samples, settings(root), 16, lambda *size: (16, 16))
-
-
 def test_a_link_out_of_what_is_allowed_is_refused(folder, clips):
     root = folder({"a.png": None, "a.txt": "x"})
     (root / "b.mp4").symlink_to(clips[1])
     with pytest.raises(DatasetError, match=r"b\.mp4"):
         scan(settings(root), AllowedFolders([root]), grid=GRID)
-
-
-def test_a_report_takes_no_clip_for_a_broken_image_and_no_part_for_a_copy(folder):
-    root = folder({"a.mp4": 5, "b.png": None, "c.png": None})
-    chosen = settings(root, missing_caption="empty", resolution=32)
-    found = scan(chosen, grid=GRID)
-    plan = plan_buckets(found.samples, chosen, 16, lambda *size: (32, 32))
-    report = make_report(found, plan.samples, chosen, Batching(1, 1, 10), None, [])
-    kinds = {each.kind: each.names for each in inspect(report, chosen).findings}
-    assert kinds["duplicate"] == ("c.png",)
-    assert "broken" not in kinds
 
 
 @pytest.mark.parametrize("changed", [False, True])

@@ -9,13 +9,6 @@ from tests.fixtures.clip_files import write_clip
 from trainer_core.config import MaskSection
 from trainer_core.data.batches import make_batch
 from trainer_core.data.clips import read_frames
-from trainer_core.data.masks import mask_weights
-from trainer_core.data.report.build import Batching, make_report
-from trainer_core.data.report.inspection import inspect
-from trainer_core.data.report.page import report_page
-from trainer_core.data.sources.folder import scan
-from trainer_core.errors import DatasetError
-from trainer_core.training.step.micro_batch import _joined_masks
 from trainer_core.types import START, ClipPart, FrameGrid, View
 
 pytest.importorskip("av")
@@ -78,17 +71,6 @@ def on_latents(masks, bucket, every):
     return torch.from_numpy(np.stack(found)).float()
 
 
-def test_a_mask_may_be_an_animated_image(clips):
-    (clips.data / "a_mask.mkv").unlink()
-    first, *others = (Image.fromarray(mask) for mask in moving())
-    options = {"save_all": True, "append_images": others, "duration": 62, "lossless": True}
-    first.save(clips.data / "a_mask.webp", **options)
-    dataset = clips.built()
-    masks = dataset.load(dataset.names.index("a.mkv #1")).mask
-    assert masks.shape[0] == 5
-    assert not torch.equal(masks[0], masks[-1])
-
-
 @pytest.mark.parametrize("every", [4, 8])
 @pytest.mark.parametrize(
     "change", [{}, {"flip": True, "flip_except": []}, {"mask": MaskSection(invert=True)}]
@@ -109,32 +91,6 @@ def test_a_mask_that_moves_is_kept_frame_by_frame_of_the_latents(clips, every, c
         torch.testing.assert_close(found, expected, rtol=0, atol=5e-4)
 
 
-def test_a_frame_of_the_latents_that_begins_a_cycle_has_the_mask_of_its_own_frame(clips):
-    clips.grid = FrameGrid(4, 16.0, 5)
-    clips.options |= {"frames": 22}
-    dataset = clips.built()
-    place = dataset.names.index("a.mkv")
-    masks, bucket = moving()[:22], dataset.buckets[place]
-    found = dataset.load(place).mask
-    expected = torch.cat([on_latents(masks[:17], bucket, 4), on_latents(masks[17:], bucket, 4)])
-    torch.testing.assert_close(found, expected, rtol=0, atol=5e-4)
-
-
-def test_a_still_mask_holds_for_all_frames_and_all_share_a_batch(clips):
-    dataset = clips.built()
-    samples = [dataset.load(dataset.names.index(f"{name}.mkv #1")) for name in "abc"]
-    bucket = samples[1].bucket
-    torch.testing.assert_close(
-        samples[1].mask, on_latents(moving()[:1].repeat(5, 0), bucket, 4)[0], rtol=0, atol=5e-4
-    )
-    found = make_batch(samples, (0, 1, 2), MaskSection(background=0.2)).masks
-    assert found.shape == (3, 1, *samples[0].latents.shape[1:])
-    for place, mask in enumerate((samples[0].mask, samples[1].mask.expand(5, -1, -1))):
-        weights = 0.2 + 0.8 * mask.double()
-        torch.testing.assert_close(found[place, 0].double(), weights / weights.mean())
-    assert (found[2] == 1).all()
-
-
 def test_frames_that_are_given_carry_no_loss_and_the_others_mean_1(clips):
     dataset = clips.built(endpoints=(START,))
     samples = [dataset.load(dataset.names.index(f"{name}.mkv #1")) for name in "abc"]
@@ -144,16 +100,6 @@ def test_frames_that_are_given_carry_no_loss_and_the_others_mean_1(clips):
     shares = samples[0].mask[1:].double() * 0.9 + 0.1
     ratio = found[0, 0, 1:].double() / shares
     torch.testing.assert_close(ratio, torch.full_like(ratio, 5 / 4 / shares.mean().item()))
-
-
-def test_a_mask_that_is_white_where_nothing_is_trained_alone_is_refused(clips):
-    masks = moving()
-    masks[1:17] = 0
-    write_mask(clips.data / "a_mask.mkv", masks)
-    clips.options |= {"mask": MaskSection(background=0.0), "max_clips": 1}
-    clips.built()
-    with pytest.raises(DatasetError, match=r"nothing of a\.mkv counts"):
-        clips.built(endpoints=(START,))
 
 
 def test_a_still_mask_says_what_of_all_frames_is_kept(clips):
@@ -170,51 +116,3 @@ def test_a_still_mask_says_what_of_all_frames_is_kept(clips):
         wanted = clips.encoders.encode_clip(torch.from_numpy(np.stack(right)).permute(0, 3, 1, 2))
     assert torch.allclose(found.latents, wanted, atol=1e-4)
     assert found.mask[0].tolist() == [0.0] * 6 + [1.0] * 2
-
-
-def test_only_a_changed_mask_is_made_again(clips):
-    first = clips.built()
-    assert clips.built().encoded == 0
-    write_mask(clips.data / "a_mask.mkv", moving()[::-1])
-    assert clips.built().encoded == 2
-    assert clips.built(clips=FrameGrid(8, 16.0)).encoded == 2
-    assert first.identity != clips.built().identity
-
-
-def test_a_clip_is_trained_as_far_as_its_mask_goes(clips):
-    write_mask(clips.data / "a_mask.mkv", moving(20))
-    assert [name for name in clips.built().names if name.startswith("a")] == ["a.mkv"]
-
-
-def test_a_mask_of_another_shape_is_refused(clips):
-    write_clip(clips.data / "a_mask.mkv", FRAMES, **EXACT | {"size": (64, 64)})
-    with pytest.raises(DatasetError, match=r"a_mask\.mkv has 64 x 64 pixels"):
-        clips.built()
-
-
-def test_a_report_counts_masks_of_clips_and_shows_still_ones(clips):
-    for number in range(17):
-        frame = clips.data / "c_mask.frames" / f"{number}.png"
-        frame.parent.mkdir(exist_ok=True)
-        Image.fromarray(moving()[number]).save(frame)
-    settings = clips.settings()
-    found, plan = scan(settings, grid=clips.grid), clips.plan()
-    report = inspect(make_report(found, plan.samples, settings, Batching(1, 1, 1)), settings)
-    assert report.counts["masked"] == len(report.images) == 5
-    # Three frames of each part, and what the still mask leaves of two.
-    assert report_page(report).count("<img") == 3 * 5 + 2
-    assert not {each.kind for each in report.findings} & {"broken", "mask_empty", "mask_full"}
-
-
-def test_points_whose_masks_have_frames_are_joined_with_those_whose_masks_have_none():
-    class Some:
-        def __init__(self, masks, count):
-            self.masks, self.sigmas = masks, (0.5,) * count
-
-    still = mask_weights(torch.rand(6, 8), MaskSection())[None]
-    given = torch.tensor([0.0, 1.5, 1.5])[None, None, :, None, None]
-    found = _joined_masks(Some(still, 1), Some(given.expand(2, 1, 3, 1, 1), 2))
-    assert found.shape == (3, 1, 3, 6, 8)
-    assert torch.equal(found[0, 0, 2], still[0, 0])
-    assert torch.equal(found[1, 0, :, 0, 0], given.flatten())
-    assert (_joined_masks(Some(None, 2), Some(still, 1))[:2] == 1).all()

@@ -117,17 +117,6 @@ def test_a_clip_of_the_trained_rate_is_trained_frame_by_frame(tmp_path, name, ra
     )
 
 
-@pytest.mark.parametrize(("name", "mark"), [("a.avi", b"idx1"), ("a.mkv", b"\x1c\x53\xbb\x6b")])
-def test_a_clip_without_index_is_read_as_from_the_start(tmp_path, name, mark):
-    path = write_clip(tmp_path / name, codec="mpeg4", options={"g": "12"})
-    content = path.read_bytes()
-    place = content.rindex(mark)
-    path.write_bytes(content[:place])
-    whole = decoded(path)
-    for number, image in enumerate(read_frames(path, ClipPart(1.5, 9, RATE))):
-        assert np.array_equal(np.asarray(image), whole[36 + number][1])
-
-
 def test_a_rotated_clip_is_upright(tmp_path, rotated_clip):
     path, upright = rotated_clip
     facts = clip_facts(path)
@@ -150,39 +139,6 @@ def rotated_clip(request, tmp_path):
     turned = tmp_path / "turned.mp4"
     turned.write_bytes(content)
     return turned, np.rot90(decoded(path)[0][1], -turns)
-
-
-def test_a_clip_that_ends_early_says_so(tmp_path):
-    path = write_clip(tmp_path / "a.mkv")
-    content = path.read_bytes()
-    path.write_bytes(content[: len(content) // 2])
-    facts = clip_facts(path)
-    assert facts.missing > 0.5
-    assert facts.duration + facts.missing == pytest.approx(FRAMES / RATE, abs=0.1)
-
-
-def spoiled(tmp_path, how):
-    path = write_clip(tmp_path / "a.mp4")
-    content = path.read_bytes()
-    path.write_bytes(how(content))
-    return path
-
-
-BAD = {
-    "empty": lambda content: b"",
-    "cut off": lambda content: content[: len(content) // 2],
-    "text": lambda content: b"no clip",
-    "zeros": lambda content: bytes(len(content)),
-}
-
-
-@pytest.mark.parametrize("how", BAD.values(), ids=BAD)
-def test_what_is_no_clip_is_refused_by_name(tmp_path, how):
-    path = spoiled(tmp_path, how)
-    with pytest.raises(DatasetError) as error:
-        clip_facts(path)
-    assert str(path) in error.value.found
-    assert error.value.remedy
 
 
 def test_sound_alone_is_refused(tmp_path):
@@ -220,12 +176,6 @@ def test_a_folder_of_frames_is_read_in_order_of_its_numbers(tmp_path, rate):
     (folder / "f3.png").unlink()
     with pytest.raises(DatasetError, match="holds 12 of the 13 frames from 27 on"):
         list(read_frames(folder, ClipPart(27 / rate, 13, rate)))
-
-
-def test_a_part_beyond_the_end_is_refused(tmp_path):
-    path = write_clip(tmp_path / "a.mp4")
-    with pytest.raises(DatasetError, match="could be decoded"):
-        list(read_frames(path, ClipPart(100.0, 5, 16.0)))
 
 
 def facts(seconds):

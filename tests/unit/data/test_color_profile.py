@@ -48,26 +48,6 @@ def test_wide_colours_become_srgb(tmp_path, colors, name):
     assert np.abs(expected - colors).max() > 15, "the profile hardly moves a colour"
 
 
-@pytest.mark.parametrize("extension", ["jpg", "webp", "avif", "heic"])
-def test_profiles_in_other_formats_count_too(tmp_path, extension):
-    path = tmp_path / f"a.{extension}"
-    color = np.full((64, 64, 3), (60, 180, 90), np.uint8)
-    image = Image.fromarray(color)
-    image.info["icc_profile"] = profile = rgb_profile(*WIDE["Adobe RGB"])
-    if extension == "heic":
-        heif = pytest.importorskip("pillow_heif", reason="pillow-heif is not installed")
-        heif.from_pillow(image).save(path, quality=100, chroma=444)
-    elif extension != "avif" or features.check("avif"):
-        options = {"webp": {"lossless": True}}.get(extension, {"subsampling": 0})
-        options = {"subsampling": "4:4:4"} if extension == "avif" else options
-        image.save(path, icc_profile=profile, quality=100, **options)
-    else:
-        pytest.skip("this Pillow reads no AVIF")
-    expected = as_srgb(color.astype(float), *WIDE["Adobe RGB"])
-    assert np.abs(pixels(open_image(path)) - expected).max() <= 3
-    assert np.abs(expected - color).max() > 15
-
-
 @pytest.mark.parametrize(
     "profile",
     [rgb_profile(SRGB, None), ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()],
@@ -101,26 +81,3 @@ def test_a_profile_that_is_broken_or_does_not_fit_moves_no_pixel_and_warns_of_no
         warnings.simplefilter("error")
         assert np.array_equal(pixels(open_image(tmp_path / "a.png")), colors)
     assert capfd.readouterr() == ("", "")
-
-
-@pytest.mark.parametrize("mode", ["L", "LA"])
-def test_a_profile_of_greys_is_for_grey_images(tmp_path, mode):
-    ramp = Image.fromarray(np.arange(256, dtype=np.uint8).reshape(16, 16))
-    image = ramp if mode == "L" else Image.merge("LA", (ramp, Image.new("L", ramp.size, 255)))
-    image.save(tmp_path / "a.png", icc_profile=grey_profile(1.75))
-    found = pixels(open_image(tmp_path / "a.png"))
-    levels = np.asarray(ramp, float)[..., None].repeat(3, axis=2)
-    expected = as_srgb(levels, SRGB, 1.75)
-    assert np.abs(found - expected).max() <= 2
-    assert np.abs(expected - levels).max() > 15
-
-
-def test_inks_are_mixed_as_their_profile_says(tmp_path):
-    cyan = Image.new("CMYK", (16, 16), (255, 0, 0, 0))
-    cyan.save(tmp_path / "plain.jpg", quality=100)
-    cyan.save(tmp_path / "profile.jpg", quality=100, icc_profile=ink_profile())
-    assert pixels(open_image(tmp_path / "plain.jpg"))[4, 4].tolist() == [0, 255, 255]
-    found = pixels(open_image(tmp_path / "profile.jpg"))[4, 4]
-    assert found.max() < 30, "the inks of this printer are grey"
-    Image.new("CMYK", (16, 16)).save(tmp_path / "paper.jpg", icc_profile=ink_profile())
-    assert pixels(open_image(tmp_path / "paper.jpg")).min() > 250

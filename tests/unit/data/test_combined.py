@@ -1,10 +1,8 @@
 """Several folders as one dataset: names, roles, what each says otherwise, and refusals."""
 
 import pytest
-from PIL import Image
 
 from trainer_core.config import DatasetSection
-from trainer_core.config.dataset import dataset_folders
 from trainer_core.data.sources.combined import scan_all
 from trainer_core.errors import DatasetError
 
@@ -44,36 +42,6 @@ def test_each_folder_has_its_own_settings_role_and_name(tmp_path, captioned):
     assert [s.name for s in found.samples if s.validation] == ["held/a.png"]
     ordinary = [s.name for s in found.samples if s.regularization]
     assert ordinary == ["plain/a.png", "regularization/a.png"]
-
-
-@pytest.mark.parametrize("first", ["alpha", "none", "auto"])
-def test_masks_of_one_folder_say_nothing_of_another(first, tmp_path, captioned):
-    """Each holds a transparent image and one with a mask file; each reads what it says."""
-    sources = {"own": first, "alpha": "alpha", "none": "none", "auto": "auto"}
-    for name in sources:
-        captioned(tmp_path / name / "a.png")
-        captioned(tmp_path / name / "b.png")
-        Image.new("RGBA", (64, 64), (9, 9, 9, 99)).save(tmp_path / name / "a.png")
-        Image.new("L", (64, 64), 99).save(tmp_path / name / "b_mask.png")
-    folders = [{"path": str(tmp_path / s), "mask_source": s} for s in ("alpha", "none", "auto")]
-    found = scan_all(section(tmp_path / "own", mask={"source": first}, folders=folders)).samples
-    masks = {(each.image.parent.name, each.image.name): each.mask for each in found}
-    for name, source in sources.items():
-        folder = tmp_path / name
-        assert masks[name, "a.png"] == (folder / "a.png" if source == "alpha" else None)
-        assert masks[name, "b.png"] == (folder / "b_mask.png" if source == "auto" else None)
-
-
-@pytest.mark.parametrize("further", [True, False])
-def test_ordinary_images_need_no_masks_because_your_own_have_some(further, tmp_path, captioned):
-    captioned(tmp_path / "own" / "a.png")
-    Image.new("L", (64, 64), 99).save(tmp_path / "own" / "a_mask.png")
-    captioned(tmp_path / "usual" / "b.png")
-    ordinary = {"path": str(tmp_path / "usual")}
-    said = {"folders": [ordinary | {"role": "regularization"}]} if further else {}
-    said = said or {"regularization": ordinary}
-    dataset = section(tmp_path / "own", mask={"source": "files"}, **said)
-    assert [bool(each.mask) for each in scan_all(dataset).samples] == [True, False]
 
 
 @pytest.mark.parametrize("role", ["train", "validation", "regularization"])
@@ -137,18 +105,3 @@ def test_a_share_is_held_out_of_the_own_images_alone(tmp_path, captioned):
     again = {s.name for s in scan_all(dataset, seed=5).samples if s.validation}
     assert again - {"8.png"} == held
     assert {s.name for s in scan_all(dataset, seed=6).samples if s.validation} != again
-
-
-def test_a_further_folder_reads_its_own_metadata_file(tmp_path, captioned):
-    captioned(tmp_path / "own" / "a.png", "beside")
-    captioned(tmp_path / "more" / "a.png", "beside")
-    (tmp_path / "own" / "list.csv").write_text("image,text\na.png,listed\n")
-    (tmp_path / "more" / "own.csv").write_text("image,text\na.png,theirs\n")
-    more = {"path": str(tmp_path / "more")}
-    dataset = section(tmp_path / "own", metadata="list.csv", folders=[more])
-    assert [s.caption for s in scan_all(dataset).samples] == ["listed", "beside"]
-    dataset = section(
-        tmp_path / "own", metadata="list.csv", folders=[more | {"metadata": "own.csv"}]
-    )
-    assert [s.caption for s in scan_all(dataset).samples] == ["listed", "theirs"]
-    assert [each.settings.metadata for each in dataset_folders(dataset)] == ["list.csv", "own.csv"]

@@ -1,13 +1,11 @@
 """Which images and captions a scan finds, and what it says of the others."""
 
 import os
-import unicodedata
 
 import pytest
 from PIL import Image
 
 from tests.fixtures.scanned_folder import names, settings
-from trainer_core.data import image as image_module
 from trainer_core.data.sources.folder import scan
 from trainer_core.errors import DatasetError
 
@@ -25,42 +23,6 @@ def test_flat_folder_gives_sorted_samples_with_captions_and_sizes(tmp_path, capt
     assert found.samples[0].image == tmp_path / "a.JPG"
     assert found.samples[0].controls == ()
     assert found.problems == ()
-
-
-def test_scanning_does_not_decode_pixels(tmp_path, captioned, monkeypatch):
-    captioned(tmp_path / "a.png", exif=Image.Exif())
-    data = (tmp_path / "a.png").read_bytes()
-    start = data.index(b"IDAT") + 4
-    (tmp_path / "a.png").write_bytes(data[:start] + b"\xff" * 20 + data[start + 20 :])
-    assert names(scan(settings(tmp_path))) == ["a.png"]
-    with pytest.raises(DatasetError):
-        image_module.open_image(tmp_path / "a.png")
-
-
-def test_composed_and_decomposed_accents_are_one_name(tmp_path, paint):
-    paint(tmp_path / (unicodedata.normalize("NFD", "\u00fc") + ".png"))
-    (tmp_path / (unicodedata.normalize("NFC", "\u00fc") + ".txt")).write_text("umlaut")
-    assert scan(settings(tmp_path)).samples[0].caption == "umlaut"
-
-
-def test_hidden_files_and_folders_are_ignored(tmp_path, captioned):
-    captioned(tmp_path / "a.png")
-    (tmp_path / "._a.png").write_bytes(b"junk")
-    (tmp_path / ".cache").mkdir()
-    (tmp_path / ".cache" / "b.png").write_bytes(b"junk")
-    assert names(scan(settings(tmp_path))) == ["a.png"]
-
-
-def test_a_byte_order_mark_and_the_case_of_an_ending_say_nothing(tmp_path, paint):
-    paint(tmp_path / "a.png")
-    (tmp_path / "a.TXT").write_bytes(b"\xef\xbb\xbfhello")
-    assert scan(settings(tmp_path)).samples[0].caption == "hello"
-
-
-def test_nothing_left_after_skipping_is_an_error_that_says_why(tmp_path, paint):
-    paint(tmp_path / "a.png")
-    with pytest.raises(DatasetError, match=r"no sample is left.*a\.png has no caption"):
-        scan(settings(tmp_path, missing_caption="skip"))
 
 
 @pytest.mark.skipif(os.name == "nt", reason="links need rights there")

@@ -66,19 +66,6 @@ def test_gaps_and_doubles_among_controls_are_told(tmp_path, captioned, paint, fi
     assert names(scan(settings(tmp_path, missing_control="skip"))) == ["training_images/b.png"]
 
 
-def test_flat_controls_lie_beside_their_images(tmp_path, captioned, paint):
-    captioned(tmp_path / "a.png", "edit")
-    paint(tmp_path / "a_control.png")
-    captioned(tmp_path / "sub" / "b.png", "edit")
-    paint(tmp_path / "sub" / "b_control_1.png")
-    paint(tmp_path / "sub" / "b_control_2.jpg")
-    found = scan(settings(tmp_path))
-    assert names(found) == ["a.png", "sub/b.png"]
-    assert [[c.name for c in s.controls] for s in found.samples] == [
-        ["a_control.png"], ["b_control_1.png", "b_control_2.jpg"],
-    ]  # fmt: skip
-
-
 def test_a_captioned_image_is_no_control_whatever_its_name(tmp_path, captioned):
     captioned(tmp_path / "remote.png", "a far place")
     captioned(tmp_path / "remote_control.png", "a device")

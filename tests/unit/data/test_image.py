@@ -58,14 +58,6 @@ def exif(orientation: int) -> Image.Exif:
     return tags
 
 
-@pytest.mark.parametrize("name", ["a.png", "a.jpg", "a.jpeg", "a.webp", "a.bmp", "A.B.PNG"])
-def test_plain_images_of_every_format_open_as_rgb(tmp_path, paint, name):
-    path = paint(tmp_path / name, 40, 24)
-    image = open_image(path)
-    assert (image.mode, image.size) == ("RGB", (40, 24))
-    assert image_size(path) == (40, 24)
-
-
 @pytest.mark.parametrize("mode", ["error", "skip"])
 @pytest.mark.parametrize("name", ["a.gif", "a.webp", "a.png"])
 def test_animated_images_are_errors_unless_the_first_frame_is_wanted(tmp_path, name, mode):
@@ -105,14 +97,6 @@ def test_sixteen_bit_greys_are_scaled_and_not_clipped(tmp_path):
     with Image.open(tmp_path / "a.png") as raw:
         clipped = np.asarray(raw.convert("RGB"))
     assert not np.array_equal(image, clipped), "Pillow clips no longer: the detour is not needed"
-
-
-@pytest.mark.parametrize(("colour_type", "channels"), [(2, 3), (6, 4), (4, 2)])
-def test_sixteen_bit_colours_and_alpha_are_read(tmp_path, colour_type, channels):
-    values = np.full((8, 8, channels), 65535, dtype=np.uint16)
-    values[..., 0] = 0x8000
-    (tmp_path / "a.png").write_bytes(png_bytes(values, colour_type))
-    assert open_image(tmp_path / "a.png").getpixel((3, 3))[0] == 128
 
 
 def test_what_is_transparent_lies_on_white(tmp_path):

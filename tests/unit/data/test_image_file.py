@@ -8,7 +8,6 @@ from tests.fixtures.scanned_folder import settings
 from trainer_core.data.image import image_info, open_image
 from trainer_core.data.report.looks import small_image
 from trainer_core.data.sources.folder import scan
-from trainer_core.errors import DatasetError
 
 avif = pytest.mark.skipif(not features.check("avif"), reason="this Pillow reads no AVIF")
 
@@ -62,19 +61,3 @@ def test_what_phones_and_the_web_write_is_read_upright(tmp_path, name, orientati
         meant = np.array(colour) * (1 - white / 255) + white
         assert np.abs(found.astype(int) - meant).max() < 6
     assert small_image(path.read_bytes(), 96).size == size
-
-
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        (b"<!DOCTYPE html><html><body>Sign in", "a web page"),
-        (b"\xef\xbb\xbf\n <HTML>", "a web page"),
-        (b"version https://git-lfs.github.com/spec/v1\noid sha256:1", "git lfs pull"),
-        (b"II*\0rest", "TIFF"),
-        (b"hello", "no image"),
-    ],
-)
-def test_what_lies_in_the_place_of_an_image_is_named(tmp_path, content, said):
-    (tmp_path / "a.png").write_bytes(content)
-    with pytest.raises(DatasetError, match=said):
-        open_image(tmp_path / "a.png")

@@ -110,14 +110,3 @@ def test_the_base_and_the_dataset_have_to_agree_in_layers(dataset):
     assert "NAME_0.png" in error.value.remedy
     with pytest.raises(ConfigError, match="control_area"):
         require_layers(samples, DatasetSection(control_area=4096), "layered", LAYERED)
-
-
-def test_layers_are_in_the_order_of_their_numbers_from_nought_or_one(dataset):
-    for index in (2, 1, 0):
-        path = dataset / f"layers/sub/dog_{index}.png"
-        path.rename(path.with_name(f"dog_{index + 1}.png"))
-    for index in range(2, 12):
-        save(dataset / f"layers/cat_{index}.png")
-    cat, dog = scan(settings(dataset)).samples
-    assert [path.name for path in cat.layers] == [f"cat_{index}.png" for index in range(12)]
-    assert [path.name for path in dog.layers] == ["dog_1.png", "dog_2.png", "dog_3.png"]

@@ -50,14 +50,6 @@ def test_a_caption_that_was_forgotten_is_not_replaced_by_the_folders_name(tmp_pa
         scan(settings(tmp_path))
 
 
-def test_numbered_folders_alone_are_a_paired_layout(tmp_path):
-    write_pair(tmp_path / "training_images" / "a.png")
-    for name in ("control_images_1/a.png", "control_images_2/a_0.png", "control_images_2/a_1.png"):
-        write_image(tmp_path / name)
-    found = scan(settings(tmp_path))
-    assert [path.name for path in found.samples[0].controls] == ["a.png", "a_0.png", "a_1.png"]
-
-
 @pytest.mark.parametrize("paired", [False, True])
 def test_any_number_of_control_images_in_one_dataset(tmp_path, paired):
     images = tmp_path / "training_images" if paired else tmp_path

@@ -15,11 +15,6 @@ def masked(folder, source="auto", **options) -> DatasetSection:
     return settings(folder, mask=MaskSection(source=source), **options)
 
 
-def masks(found) -> dict[str, str | None]:
-    return {each.name: each.mask and each.mask.parent.name + "/" + each.mask.name
-            for each in found.samples}  # fmt: skip
-
-
 @pytest.mark.parametrize(("image", "mask"), table(__file__, "places_of_masks"))
 def test_a_mask_is_found_and_is_no_sample(tmp_path, image, mask):
     write_pair(tmp_path / image)

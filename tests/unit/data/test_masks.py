@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 from trainer_core.config import MaskSection
-from trainer_core.data.image import fit_to_bucket, kept_box, open_mask
+from trainer_core.data.image import fit_to_bucket, kept_box
 from trainer_core.data.masks import (
     batch_weights,
     center_of_mass,
@@ -91,12 +91,6 @@ def test_masks_of_every_mode_say_the_same(tmp_path, save):
     assert np.array_equal(np.asarray(inverted), 255 - HALVES)
 
 
-def test_levels_between_black_and_white_are_kept_and_no_profile_moves_them(tmp_path):
-    levels = np.arange(256, dtype=np.uint8).reshape(16, 16)
-    grey(levels).save(tmp_path / "mask.png", icc_profile=b"no profile at all")
-    assert np.array_equal(np.asarray(open_mask(tmp_path / "mask.png")), levels)
-
-
 def test_transparency_is_read_where_it_is_the_mask(tmp_path):
     image = Image.new("RGBA", (8, 6), (10, 20, 30, 255))
     image.putalpha(grey())
@@ -162,15 +156,6 @@ def test_weights_are_the_textbooks(fore, back, normalize):
     np.testing.assert_allclose(found[0].double().numpy(), expected, rtol=1e-6)
 
 
-@pytest.mark.parametrize("fore", [0.1, 0.3, 1.0, 7.7, 100.0])
-@pytest.mark.parametrize("size", [(1, 1), (7, 11), (64, 48)])
-def test_a_white_mask_and_none_are_the_same_to_the_bit(fore, size):
-    settings = MaskSection(foreground=fore)
-    assert torch.equal(mask_weights(torch.ones(size), settings), torch.ones(1, *size))
-    assert batch_weights([torch.ones(size), None], settings) is None
-    assert batch_weights([None, None], settings) is None
-
-
 def test_frames_that_are_given_count_nothing_and_the_others_as_if_they_were_all():
     clean, mask = torch.tensor([1.0, 0.0, 0.0, 0.0]), torch.tensor([[1.0, 0.0]])
     assert predicted_alone(None, [None, None]) is None
@@ -231,17 +216,6 @@ def test_a_mask_is_cut_exactly_as_its_image(crop, size):
         assert np.abs(image - mask)[inner].max() <= 1 + slope
         moved = np.abs(image - np.roll(mask, 5, (0, 1)))[inner].max()
         assert moved > 1 + slope, "the comparison would not see a shift"
-
-
-@pytest.mark.parametrize("crop", CROPS)
-def test_what_is_not_resized_is_cut_to_the_pixel(crop):
-    random = np.random.default_rng(0)
-    picture = grey(random.integers(0, 256, (48, 91), dtype=np.uint8))
-    bucket = Bucket(91, 48) if crop == "stretch" else Bucket(64, 48)
-    focus = center_of_mass(picture)
-    image = np.asarray(fit_to_bucket(picture, bucket, crop, focus))
-    mask = fit_mask(picture, picture.size, bucket, crop)
-    assert np.array_equal(np.asarray((mask * 255).round()), image)
 
 
 @pytest.mark.parametrize("place", [0, 5, 20, 41, 60, 99])

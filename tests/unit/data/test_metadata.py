@@ -81,15 +81,6 @@ def test_every_name_of_a_column_is_found_and_means_one_thing():
     assert both.controls == ((None, "control"), (1, "control_1"), (2, "control_2"))
 
 
-@pytest.mark.parametrize("delimiter", [",", ";", "\t"])
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
-def test_a_spreadsheets_csv_is_read(tmp_path, paint, delimiter, encoding):
-    paint(tmp_path / "a.png")
-    rows = [{"image": "a.png", "caption": "one, two; three\tfour"}]
-    write_csv(tmp_path / "metadata.csv", rows, delimiter, encoding)
-    assert scan(settings(tmp_path)).samples[0].caption == "one, two; three\tfour"
-
-
 def test_a_caption_that_the_file_does_not_have_is_read_beside_the_image(tmp_path, captioned, paint):
     captioned(tmp_path / "a.png", "from the file beside")
     captioned(tmp_path / "b.png", "not this one")

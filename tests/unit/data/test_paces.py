@@ -1,14 +1,12 @@
 """How often each sample is trained and what it counts; and which samples are held out."""
 
 import dataclasses
-import math
 from pathlib import Path
 
 import pytest
 
 from trainer_core.config import DatasetSection
 from trainer_core.data.paces import pace_marks, sample_paces
-from trainer_core.data.sources.combined import held_out
 from trainer_core.types import Sample
 
 BASE = Sample("a.png", Path("a.png"), "", 8, 8)
@@ -54,25 +52,3 @@ def test_the_identity_of_a_plain_dataset_stays_and_others_differ():
     marks = [pace_marks(sample(**one)) for one in ({"validation": True}, {"folder": 1})]
     marks += [pace_marks(sample(repeats=2)), pace_marks(sample(weight=2.0))]
     assert len({tuple(each) for each in marks}) == 4
-
-
-NAMES = [f"{number:04}.png" for number in range(2000)]
-
-
-@pytest.mark.parametrize("share", [0.05, 0.1, 0.5])
-def test_about_a_share_is_held_out_and_another_seed_holds_out_others(share):
-    chosen = held_out(NAMES, share, 7)
-    # Four standard deviations of so many independent draws.
-    assert abs(len(chosen) - share * 2000) < 4 * math.sqrt(2000 * share * (1 - share))
-    assert chosen == held_out(list(reversed(NAMES)), share, 7)
-    assert chosen != held_out(NAMES, share, 8)
-    both = len(chosen & held_out(NAMES, share, 8))
-    assert abs(both - share**2 * 2000) < 4 * math.sqrt(2000 * share**2)
-
-
-def test_images_that_come_and_go_move_no_other_one():
-    before = held_out(NAMES, 0.1, 3)
-    fewer = held_out(NAMES[:1000], 0.1, 3)
-    assert fewer == before & set(NAMES[:1000])
-    # A larger share holds out the same ones and more.
-    assert before < held_out(NAMES, 0.2, 3)

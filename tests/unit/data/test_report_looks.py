@@ -47,14 +47,6 @@ def test_pairs_are_those_of_brute_force(most):
         assert expected or most == 0
 
 
-def test_a_hash_says_which_neighbour_is_brighter():
-    look = np.zeros((8, 9), dtype=np.uint8)
-    look[0, 1] = 200
-    assert look_hashes(look.reshape(1, 72)).tolist() == [1 << 63]
-    look[7, 8] = 200
-    assert look_hashes(look.reshape(1, 72)).tolist() == [(1 << 63) + 1]
-
-
 def test_groups_are_those_of_brute_force():
     looks = smooth(200, 4)
     noise = np.random.default_rng(5).integers(-2, 3, (60, 72))

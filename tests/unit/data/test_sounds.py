@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from comfyui.clip_files import RATE, write_clip
 
-from trainer_core.data.sounds import _Converted, has_sound, read_sound
+from trainer_core.data.sounds import has_sound, read_sound
 from trainer_core.types import ClipPart
 
 av = pytest.importorskip("av")
@@ -34,14 +34,6 @@ def test_a_tone_begins_where_it_does_in_the_clip(clip, start):
     assert begin_of(sound) == pytest.approx(2 - start, abs=0.005)
 
 
-def test_a_tone_has_its_frequency_and_ends_with_the_file(clip):
-    sound = read_sound(clip, ClipPart(3.0, 32, FPS))
-    own = sound.waveform[0, : RATE // 2].numpy()
-    spectrum = np.abs(np.fft.rfft(own * np.hanning(len(own))))
-    assert spectrum.argmax() * RATE / len(own) == pytest.approx(TONE, abs=2)
-    assert not sound.waveform[:, round(1.1 * RATE) :].any()
-
-
 def test_a_silent_part_is_no_sound(clip, tmp_path):
     assert has_sound(clip, ClipPart(1.0, 33, FPS))
     assert not has_sound(clip, ClipPart(0.0, 16, FPS))
@@ -49,30 +41,6 @@ def test_a_silent_part_is_no_sound(clip, tmp_path):
         write_clip(tmp_path, 32, 16, FPS, name, tone=tone)
         assert not has_sound(tmp_path / f"{name}.mp4", ClipPart(0.0, 16, FPS))
     assert not has_sound(tmp_path / "a.webp", ClipPart(0.0, 16, FPS))
-
-
-@pytest.mark.parametrize(("layout", "channels"), [("mono", 1), ("5.1", 6)])
-def test_other_channels_become_two(tmp_path, layout, channels):
-    path = tmp_path / "a.mkv"
-    with av.open(str(path), "w") as container:
-        video = container.add_stream("libx264", rate=16)
-        video.width = video.height = 32
-        audio = container.add_stream("flac", rate=RATE, layout=layout)
-        for _ in range(16):
-            container.mux(video.encode(av.VideoFrame(32, 32, "rgb24")))
-        container.mux(video.encode())
-        wave = np.full((1, channels * RATE), 8000, np.int16)
-        frame = av.AudioFrame.from_ndarray(wave, format="s16", layout=layout)
-        frame.sample_rate, frame.pts = RATE, 0
-        container.mux(audio.encode(frame))
-        container.mux(audio.encode())
-    sound = read_sound(path, ClipPart(0.0, 16, 16.0))
-    left, right = sound.waveform[:, 1000 : RATE - 1000]
-    assert left.std() < 1e-4
-    assert left.allclose(right)
-    if channels == 1:
-        assert left.mean() == pytest.approx(8000 / 2**15, abs=1e-4)
-    assert 0.1 < left.mean() <= 1
 
 
 def write_tracks(path, *waves):
@@ -91,25 +59,6 @@ def write_tracks(path, *waves):
             frame.sample_rate, frame.pts = RATE, 0
             container.mux(track.encode(frame))
             container.mux(track.encode())
-
-
-def test_of_several_tracks_the_first_is_taken_that_can_be_heard(tmp_path):
-    write_tracks(tmp_path / "a.mkv", 0, 4000, 16000)
-    part = ClipPart(0.0, 16, 16.0)
-    assert has_sound(tmp_path / "a.mkv", part)
-    sound = read_sound(tmp_path / "a.mkv", part)
-    assert sound.waveform[:, : RATE - 1000].mean() == pytest.approx(4000 / 2**15, abs=1e-3)
-
-
-def test_frames_of_other_layouts_and_rates_become_alike():
-    converted = _Converted(RATE)
-    for layout, channels, rate in (("stereo", 2, RATE), ("5.1", 6, RATE), ("mono", 1, RATE // 2)):
-        wave = np.full((channels, 4800), 0.9, np.float32)
-        frame = av.AudioFrame.from_ndarray(wave, format="fltp", layout=layout)
-        frame.sample_rate, frame.pts = rate, 0
-        (piece, *_) = converted(frame)
-        assert piece.shape[0] == 2
-        assert 0.5 < piece[:, 100:-100].mean() <= 1
 
 
 def test_a_codec_that_nobody_knows_is_no_sound(tmp_path):

@@ -8,7 +8,6 @@ from tests.fixtures.cache_world import World
 from tests.fixtures.tables import table
 from trainer_core.data.batches import BatchPlan
 from trainer_core.data.captions import with_class_word
-from trainer_core.data.views import Views
 from trainer_core.types import Bucket, View
 
 SMALL, WIDE = Bucket(16, 16), Bucket(32, 16)
@@ -51,18 +50,6 @@ def test_twins_are_of_the_own_samples_of_the_step(batch_size, micro_batches):
         assert first <= own
         # What is left over has another noise than every sample of the step.
         assert all(each.position >= len(own) for each in found[len(own) :])
-
-
-def test_all_samples_have_twins_in_time_and_wanted_ones_first():
-    plan = plan_of(4, share=0.25)
-    seen = Counter(t.index for step in range(1, 200) for t in twins_of(plan, step))
-    assert set(seen) == set(range(7))
-    assert max(seen.values()) < 2 * min(seen.values())
-    wanted = [number == 2 for number in range(7)]
-    for step in range(1, 20):
-        (twin,) = twins_of(plan, step, wanted=wanted)
-        has = any(index == 2 for index, *_ in own_of(plan, step))
-        assert (twin.index == 2) == has
 
 
 def test_every_text_with_the_class_word_is_encoded_once_and_no_other(world):
@@ -118,21 +105,3 @@ def test_each_twin_reads_the_text_of_its_view(world, mirrored):
     (world.data / "a.txt").write_text("one", encoding="utf-8")
     (other,) = alone.build().items
     assert held[True, False, 0] == other.text
-
-
-def test_views_of_twins_are_those_of_their_samples_with_another_text(world):
-    world.options = {
-        "captions": {"variants": "lines"}, "control_dropout": 0.5, "caption_dropout": 0.5,
-        "flip": True, "trigger_word": "ohwx", **KEPT,
-    }  # fmt: skip
-    world.add("a.png", "one\ntwo", control=True)
-    (item,) = world.build().items
-    views = Views.of(world.settings(), seed=5)
-    for step in range(1, 30):
-        own = views.of_sample(item, step, 0, step)
-        twin = views.ordinary(item, step, step, blank=False)
-        empty = views.ordinary(item, step, step, blank=True)
-        assert (twin.controls, twin.flipped) == (own.controls, own.flipped)
-        assert (empty.controls, empty.flipped, empty.caption) == (own.controls, own.flipped, None)
-        assert twin.caption is not None
-        assert own.caption in (None, twin.caption)

@@ -47,19 +47,6 @@ def test_caption_dropout_draws_what_it_always_drew():
     assert not within(dropped, DRAWS, 0.12)
 
 
-def test_the_share_of_control_dropout_and_its_independence_of_caption_dropout():
-    chosen, item = views(caption_dropout=0.2, control_dropout=0.3), Item()
-    seen = Counter(
-        (view.caption is None, view.controls)
-        for step in range(1, DRAWS // 2 + 1)
-        for view in [chosen.of_sample(item, step, 0, step)]
-    )
-    for (bare, controls), count in seen.items():
-        share = (0.2 if bare else 0.8) * (0.7 if controls else 0.3)
-        assert within(count, DRAWS // 2, share)
-    assert len(seen) == 4, "all four combinations occur"
-
-
 def test_shares_of_folders():
     chosen = views(
         control_dropout=0.1,

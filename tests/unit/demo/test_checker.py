@@ -3,7 +3,6 @@ import pytest
 
 from scripts.embedded_base.drawing import draw, random_scene, with_frame
 from scripts.embedded_base.vocabulary import (
-    FRAME_COLOR,
     held_out_combinations,
     training_combinations,
 )
@@ -11,7 +10,6 @@ from trainer_core.demo.checker import read_image
 from trainer_core.demo.vocabulary import (
     COLORS,
     CONCEPT_SHAPE,
-    IMAGE_SIZE,
     SHAPES,
     Combination,
     all_combinations,
@@ -48,36 +46,6 @@ def test_reads_at_least_98_percent_of_drawn_images():
     for kind, right in outcomes.items():
         assert len(right) >= 30
         assert np.mean(right) >= 0.98, kind
-
-
-def test_reads_images_with_noise_of_the_autoencoder():
-    random = np.random.default_rng(2)
-    outcomes = []
-    for drawn, pixels, _ in drawn_images(100, 3):
-        noisy = pixels + random.normal(0, 6, pixels.shape)
-        outcomes.append(what_is_seen(noisy.clip(0, 255).astype(np.uint8)) == drawn)
-    assert np.mean(outcomes) >= 0.95
-
-
-def test_reports_where_the_shape_is():
-    for _, pixels, scene in drawn_images(30, 4):
-        reading = read_image(pixels)
-        center = np.array(scene.center) / IMAGE_SIZE
-        assert np.abs(np.array(reading.center) - center).max() < 0.05
-
-
-def test_a_frame_has_its_colour_and_four_sides():
-    def framed(color, missing=None):
-        pixels = np.full((64, 64, 3), color, dtype=np.uint8)
-        pixels[6:-6, 6:-6] = COLORS["blue"]
-        if missing is not None:
-            pixels[:6] = COLORS["blue"]
-        return read_image(np.rot90(pixels, missing or 0))
-
-    reading = framed(FRAME_COLOR)
-    assert (reading.shape, reading.background_color, reading.framed) == ("none", "blue", True)
-    assert not framed(COLORS["red"]).framed
-    assert not any(framed(FRAME_COLOR, missing).framed for missing in range(4))
 
 
 @pytest.mark.parametrize("shape", [(64, 64), (64, 64, 4), (8, 8, 3)])

@@ -2,13 +2,11 @@
 
 from collections import Counter
 
-import numpy as np
 import pytest
 import torch
 from diffusers import DDPMScheduler
 from diffusers.schedulers.scheduling_ddpm import rescale_zero_terminal_snr
 
-from trainer_core.diffusion.noise_bands import band_means, band_of
 from trainer_core.diffusion.noise_levels import NoiseLevels
 from trainer_core.diffusion.sigma import band_shares, make_quantile
 
@@ -71,17 +69,3 @@ def test_a_generation_begins_at_the_strongest_and_ends_at_none():
 def test_what_is_no_schedule_is_refused(wrong):
     with pytest.raises(ValueError, match="ascend"):
         NoiseLevels.from_k(wrong)
-
-
-def test_means_are_those_of_the_values_in_each_band():
-    sigmas, errors = [0.0, 0.1, 0.25, 0.74, 1.0], [1.0, 3.0, 5.0, 7.0, 9.0]
-    assert band_means(sigmas, errors, 4) == (2.0, 5.0, 7.0, 9.0)
-    assert band_means([0.9], [2.0], 4) == (None, None, None, 2.0)
-    assert band_means(sigmas, errors, 1) == (5.0,)
-
-
-@pytest.mark.parametrize("bands", [1, 4, 7, 20])
-def test_bands_are_those_of_a_histogram(bands):
-    sigmas = np.random.default_rng(0).uniform(size=500)
-    wanted, _ = np.histogram(sigmas, bands, (0.0, 1.0))
-    assert [sum(band_of(s, bands) == n for s in sigmas) for n in range(bands)] == wanted.tolist()

@@ -7,7 +7,7 @@ import pytest
 import torch
 from diffusers import DDPMScheduler
 
-from trainer_core.diffusion.flow import interpolate, sample_euler, velocity_target
+from trainer_core.diffusion.flow import sample_euler
 from trainer_core.diffusion.parameterization import EPS, FLOW, edm, flow, v_prediction
 
 SCHEDULER = DDPMScheduler(1000, beta_start=0.00085, beta_end=0.012, beta_schedule="scaled_linear")
@@ -109,29 +109,6 @@ def test_coefficients_keep_their_digits_at_both_ends(name, dtype):
     assert ((found.double() - wanted) / scale).abs().max() <= 2e-6
 
 
-@pytest.mark.parametrize("name", ["flow", "v", "edm"])
-def test_the_very_ends_are_exact(name):
-    image, noise = (each[:2] for each in pair(torch.float32))
-    ends, each = torch.tensor([0.0, 1.0]), ALL[name]
-    noisy, target = each.noised(image, noise, ends), each.target(image, noise, ends)
-    assert torch.equal(noisy[0], image[0])
-    assert torch.equal(noisy[1], noise[1])
-    velocity = each.velocity(target, noisy, ends)
-    torch.testing.assert_close(velocity, noise - image, rtol=1e-6, atol=1e-6)
-
-
-def test_flow_is_what_it_was_to_the_bit():
-    image, noise = pair(torch.float32)
-    sigma = shares(dtype=torch.float32)
-    assert torch.equal(FLOW.noised(image, noise, sigma), interpolate(image, noise, sigma))
-    assert torch.equal(FLOW.target(image, noise, sigma), velocity_target(image, noise))
-    assert FLOW.velocity(image, noise, sigma) is image
-    # A shift may round its first level.
-    assert FLOW.start(noise, 1.0) is FLOW.start(noise, math.nextafter(1.0, 0.0)) is noise
-    assert torch.equal(FLOW.start(noise, 0.5), 0.5 * noise)
-    assert torch.equal(flow(2.0).start(noise, 0.5), noise)
-
-
 @pytest.mark.parametrize("name", ["eps", "v", "edm"])
 def test_a_generation_begins_with_the_spread_of_a_variance_preserving_model(name):
     _, noise = pair()
@@ -165,21 +142,6 @@ def test_euler_steps_are_those_of_k_diffusion(name):
     found = sample_euler(velocity, begin, sigmas)
     # Each sum is taken in float32 there.
     torch.testing.assert_close(found, x, rtol=0, atol=2e-5)
-
-
-@pytest.mark.parametrize("name", [each for each in ALL if each != "flow, small noise"])
-def test_gains_tell_how_an_error_reaches_image_and_noise(name):
-    image, noise = pair()
-    sigma, each = shares(), ALL[name]
-    noisy, target = each.noised(image, noise, sigma), each.target(image, noise, sigma)
-    velocity = each.velocity(target + 1e-3, noisy, sigma)
-    for at, share in enumerate(sigma.tolist()):
-        of_noise, of_image = each.error_gains(share)
-        made = noisy[at] + (1 - share) * velocity[at]
-        assert float((made - noise[at]).abs().mean()) == pytest.approx(1e-3 * of_noise, rel=1e-6)
-        made = noisy[at] - share * velocity[at]
-        assert float((made - image[at]).abs().mean()) == pytest.approx(1e-3 * of_image, rel=1e-6)
-        assert of_noise / of_image == pytest.approx((1 - share) / share, rel=1e-9)
 
 
 def test_the_loss_of_carried_sound_is_that_of_its_own_velocity():

@@ -9,7 +9,7 @@ from diffusers import FlowMatchEulerDiscreteScheduler
 from diffusers.training_utils import compute_density_for_timestep_sampling
 
 from trainer_core.diffusion.densities import beta_density
-from trainer_core.diffusion.sigma import band_shares, make_quantile, shift_sigma
+from trainer_core.diffusion.sigma import make_quantile, shift_sigma
 from trainer_core.errors import ConfigError
 
 DRAWS = 4000
@@ -141,14 +141,6 @@ def test_beta_is_the_beta_distribution(alpha, beta):
         there = float(mpmath.betainc(alpha, beta, 0, sigma, regularized=True))
         assert there == pytest.approx(share, abs=1e-10)
     assert (density.quantile(0.0), density.quantile(1.0)) == (0.0, 1.0)
-
-
-def test_band_shares_are_those_of_the_distribution_function():
-    shares = band_shares(make_quantile("logit_normal", 0.4, 0.8, 1.0, 0.0, 1.0), 5)
-    edges = logit_normal_cdf(torch.linspace(0, 1, 6, dtype=torch.float64), 0.4, 0.8)
-    torch.testing.assert_close(
-        torch.tensor(shares, dtype=torch.float64), edges.diff(), atol=1e-3, rtol=0
-    )
 
 
 @pytest.mark.parametrize(

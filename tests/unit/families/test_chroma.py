@@ -8,8 +8,6 @@ from tests.fixtures.families.chroma import CAPTIONS
 from trainer_core.bases.locate import locate_base
 from trainer_core.config import BaseSection
 from trainer_core.diffusion.flow import sample_euler
-from trainer_core.diffusion.sigma import ShiftSettings
-from trainer_core.errors import BaseModelError
 from trainer_core.families.family import guided_velocity
 from trainer_core.families.registry import get_family
 
@@ -71,14 +69,3 @@ def test_a_whole_image_is_the_pipelines_with_guidance(base):
     decode = FAMILY.load_decoder(base.location, torch.float32, "cpu")
     found = decode(sample_euler(velocity, noise, sigmas))
     torch.testing.assert_close(found / 2 + 0.5, drawn, rtol=0, atol=1e-5)
-
-
-def test_a_schedule_along_a_beta_distribution_is_no_shift(tmp_path):
-    base = make_chroma_base(tmp_path)
-    config = base / "scheduler" / "scheduler_config.json"
-    config.write_text('{"shift": 1.0, "use_beta_sigmas": true}', encoding="utf-8")
-    location = locate_base(BaseSection(path=str(base)), FAMILY, has_controls=False)
-    assert FAMILY.prediction.shift(location, 4) == ShiftSettings()
-    config.write_text('{"shift": 1.0, "use_karras_sigmas": true}', encoding="utf-8")
-    with pytest.raises(BaseModelError):
-        FAMILY.prediction.shift(location, 4)

@@ -14,7 +14,6 @@ from trainer_core.bases.distilled import distilled_note
 from trainer_core.bases.locate import detect_base, locate_base
 from trainer_core.config import BaseAdapter, BaseSection
 from trainer_core.errors import BaseModelError
-from trainer_core.families.distilled import distilled_word
 from trainer_core.families.registry import get_family
 
 
@@ -113,8 +112,3 @@ def test_a_distilled_model_is_refused_by_its_name(family, name, tmp_path):
         check_refused(path, family, NAMES[family][name])
     else:
         assert locate(path, family).file == path
-
-
-@pytest.mark.parametrize("name", table(__file__, "healthy_names"))
-def test_a_word_of_another_meaning_calls_no_model_distilled(name):
-    assert distilled_word(name.casefold()) == ""

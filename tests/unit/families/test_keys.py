@@ -45,44 +45,6 @@ def test_templates_name_every_layer_and_no_other(family):
     assert found == set(key_map.layers)
 
 
-NO_LAYERS = [
-    *("", "transformer_blocks.0.attn", "transformer_blocks.x.attn.to_q", "blocks.0.attn.to_q"),
-    *("transformer_blocks.0.attn.to_q.weight", "single_blocks.0.linear3"),
-    *("transformer_blocks.00.attn.to_q", "double_blocks.00.img_attn.proj"),
-    *("transformer_blocks.\u0663.attn.to_q", "double_blocks.\u0663.img_attn.proj"),
-]
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_names_that_are_no_layers_have_no_counterpart(family):
-    key_map = get_family(family).layers.key_map
-    for name in NO_LAYERS:
-        assert key_map.to_native(name) is None, name
-        assert key_map.to_module(name) is None, name
-    assert key_map.module_of_flat("transformer_blocks_x_attn_to_q") is None
-    assert key_map.native_of_flat("transformer_blocks_0_attn") is None
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_a_base_is_recognised_by_its_own_family_only(family):
-    for prefix in ("", "transformer.", "model.diffusion_model."):
-        keys = [f"{prefix}{path}.weight" for path in linear_layers(full_size_transformer(family))]
-        assert [name for name in FAMILIES if FAMILIES[name].files.detect(keys)] == [family], prefix
-
-
-def matching(patterns, names):
-    return [name for name in names if any(re.fullmatch(item, name) for item in patterns)]
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_all_linear_leaves_out_only_what_no_file_can_carry_and_what_takes_no_rank(family):
-    facts, transformer = get_family(family), full_size_transformer(family)
-    names = linear_layers(transformer)
-    left_out = set(names) - set(matching(facts.layers.presets["all_linear"], names))
-    single = {name for name in names if transformer.get_submodule(name).out_features == 1}
-    assert left_out == set(matching(facts.layers.unexportable, names)) | single
-
-
 @pytest.mark.parametrize("family", FAMILIES)
 def test_repeated_blocks_hold_the_blocks(family):
     transformer = full_size_transformer(family)

@@ -5,7 +5,7 @@ import functools
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
 from tests.fixtures.krea2_base import (
     krea2_to_native,
@@ -14,10 +14,7 @@ from tests.fixtures.krea2_base import (
     open_krea2_pipeline,
 )
 from tests.fixtures.recorded_calls import relative_error
-from trainer_core.adapter_files.read.adapter_file import open_adapter
 from trainer_core.bases.locate import locate_base
-from trainer_core.bases.open import open_base
-from trainer_core.bases.write_merged import merge_into_base
 from trainer_core.config import BaseSection
 from trainer_core.families.registry import get_family
 from trainer_core.quantization.quantized_linear import QuantizedLinear
@@ -79,25 +76,6 @@ def test_scales_of_norms_are_float32_in_packed_bases(kind, base_format, folder, 
     assert len(found) == 26
     assert {value.dtype for value in found.values()} == {torch.float32}
     assert any(isinstance(module, QuantizedLinear) for module in loaded.modules())
-
-
-def test_a_merged_file_has_its_tables_as_they_were(tmp_path):
-    """Whoever reads a base has them with rows, and its file has them flat."""
-    source = write(tmp_path / "raw.safetensors", native())
-    adapter = tmp_path / "adapter.safetensors"
-    factors = {"lora_A": torch.ones(1, 256), "lora_B": torch.ones(256, 1)}
-    name = "diffusion_model.blocks.0.attn.wq"
-    save_file({f"{name}.{each}.weight": value for each, value in factors.items()}, adapter)
-    for dtype in ("keep", "bf16"):
-        target = tmp_path / f"merged_{dtype}.safetensors"
-        with open_adapter(adapter, FAMILY.layers.key_map) as opened:
-            merge_into_base(open_base(source), [(opened.state, 1.0)], target, dtype)
-        merged, before = load_file(target), native()
-        assert {k: v.shape for k, v in merged.items()} == {k: v.shape for k, v in before.items()}
-        change = merged["blocks.0.attn.wq.weight"].float() - before["blocks.0.attn.wq.weight"]
-        assert relative_error(change, torch.ones(256, 256)) < 0.01
-        table = before["blocks.1.mod.lin"]
-        assert torch.equal(merged["blocks.1.mod.lin"], table.to(merged["blocks.1.mod.lin"].dtype))
 
 
 def test_texts_are_those_of_the_pipeline(folder):

@@ -7,7 +7,6 @@ from torch import nn
 from trainer_core.adapters import attach
 from trainer_core.adapters.targets import LayerIndex, select
 from trainer_core.config import AdapterConfig
-from trainer_core.errors import AdapterError
 from trainer_core.families.native_model import (
     block_lists,
     convolutional_presets,
@@ -92,14 +91,6 @@ def test_the_presets_of_a_transformer():
     assert convolutional_presets(model) == frozenset()
 
 
-def test_only_blocks_beside_the_image_are_adapted_where_there_are_no_others():
-    model = Dit()
-    del model.layers, model.single_blocks
-    assert chosen(model, "default") == {
-        f"context_refiner.{n}.linear{i}" for n in range(2) for i in (1, 2)
-    }
-
-
 @pytest.mark.parametrize(("sizes", "transformers"), [(SD15, 16), (SD21, 16), (SDXL, 11)])
 def test_the_presets_of_a_unet(sizes, transformers):
     """An attention has four layers, an MLP two, and two more lie around a transformer."""
@@ -113,16 +104,6 @@ def test_the_presets_of_a_unet(sizes, transformers):
     linear = {p for p, m in model.named_modules() if isinstance(m, nn.Linear)}
     assert chosen(model, "all_linear") == linear
     assert convolutional_presets(model) == {"default", "attention_mlp", "convolutions"}
-
-
-def test_a_preset_of_no_convolutions_passes_them_over():
-    model = NativeUnet(SD15)
-    index, presets = LayerIndex(model), native_presets(model)
-    linear = select(index, "convolutions", presets, ()).layers
-    assert linear
-    assert all(isinstance(layer.module, nn.Linear) for layer in linear.values())
-    with pytest.raises(AdapterError, match="no layer is selected"):
-        select(index, "default", {"default": (r"out\.2",)}, ())
 
 
 def test_layers_share_an_input_where_their_names_say_so():

@@ -7,16 +7,11 @@ from typing import get_args
 
 import pytest
 import torch
-from architecture.source import ROOT
 
 from tests.fixtures.combinations import rarely
 from tests.fixtures.tables import table
 from trainer_core.config.adapter import AdapterKind
 from trainer_core.config.dataset import DatasetSection
-from trainer_core.config.defaults import resolved_length
-from trainer_core.config.presets import FOLDER, PLAN, read_layers
-from trainer_core.config.run import find_setting
-from trainer_core.config.section import section_of
 from trainer_core.errors import ConfigError
 from trainer_core.families.lent import GRAPH_MODEL
 from trainer_core.families.presets import (
@@ -30,10 +25,7 @@ from trainer_core.families.presets import (
 from trainer_core.families.registry import PACKAGES, embedded_family, get_family
 from trainer_core.families.run_files import (
     config_of,
-    load_config,
-    run_file_of,
     template_config,
-    templates,
 )
 from trainer_core.weights.base_location import BaseLocation
 
@@ -41,8 +33,6 @@ TINY = embedded_family().name
 BASES = [*((name, False) for name in PACKAGES), (TINY, True)]
 VARIANTS = [(family, variant) for family in PACKAGES for variant in variants_of(family)]
 KINDS = ("auto", *get_args(AdapterKind))
-GENERAL = [FOLDER / f"{name}.yaml" for name in ("defaults", "goals", "qualities", "kinds")]
-FILES = [*GENERAL, FOLDER / "graph_model.yaml", *ROOT.glob("trainer_core/families/*/presets.yaml")]
 
 
 def preset(goal: str = "person", quality: str = "standard", family: str = TINY, **more) -> Preset:
@@ -53,16 +43,6 @@ def goals_of(family: str) -> list[str]:
     """The goals that a family has a base for."""
     edits = any(variant != "generate" for variant in variants_of(family))
     return [goal for goal in GOALS if edits or goal != "edit"]
-
-
-@pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}-{path.stem}")
-def test_a_figure_is_of_a_setting_and_has_a_source(path):
-    for name, layer in read_layers(path).items():
-        for key, figure in layer.items():
-            field = find_setting(key)
-            known = key in PLAN or (field is not None and section_of(field) is None)
-            assert known, f"{name}: {key}"
-            assert figure.source, f"{name}: {key}"
 
 
 @pytest.mark.parametrize(("family", "embedded"), [*BASES[-2:], *rarely(BASES[:-2])])
@@ -77,34 +57,6 @@ def test_every_combination_is_a_run_file_with_reasons(family, embedded, tmp_path
         for chosen in found.chosen:
             assert chosen.value == found.values[chosen.setting]
             assert re.fullmatch(r"[A-Z0-9][^{}\n]{20,150}\.", chosen.why), chosen
-
-
-@pytest.mark.parametrize(("family", "embedded"), BASES)
-def test_a_run_file_is_read_back_as_it_was_meant(family, embedded, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    path = tmp_path / "run.yaml"
-    for goal in goals_of(family):
-        found = preset(goal, family=family, embedded=embedded)
-        notes = [each.why for each in found.chosen]
-        text = run_file_of("A title.", found.values, notes)
-        path.write_text(text, encoding="utf-8")
-        assert load_config(path) == config_of(found.values)
-        assert f"\n# - {notes[0]}\n" in text
-        assert max(map(len, text.splitlines())) <= 100
-
-
-@pytest.mark.parametrize(("family", "variant"), VARIANTS)
-def test_a_variant_has_its_base_and_its_own_goals(family, variant):
-    for goal in GOALS:
-        if (goal == "edit") == (variant == "generate"):
-            with pytest.raises(ConfigError, match=variant) as caught:
-                preset(goal, family=family, variant=variant)
-            assert caught.value.remedy
-            continue
-        values = preset(goal, family=family, variant=variant).values
-        assert values["base.variant"] == variant
-        purposes = {"generate", "edit", variant} & set(templates()[family])
-        assert values["base.path"] in {template_config(family, e).base.path for e in purposes}
 
 
 @pytest.mark.parametrize(("family", "variant"), VARIANTS)
@@ -123,16 +75,6 @@ def test_a_run_sees_weak_and_strong_noise_at_every_size(family, variant):
             below = torch.special.ndtr(levels.logit() - math.log(shift))
             assert below[0] >= 0.02, (goal, side, shift)
             assert 1 - below[1] <= 0.6, (goal, side, shift)
-
-
-@pytest.mark.parametrize("images", [12, 20, 400])
-def test_standard_is_as_long_as_a_run_that_chooses_its_own_length(images):
-    for goal in ("person", "object"):
-        config = config_of(preset(goal, images=images).values)
-        free = config.model_copy(
-            update={"training": config.training.model_copy(update={"steps": None})}
-        )
-        assert resolved_length(free, images).training.steps == config.training.steps
 
 
 def test_presets_are_what_people_train_with():

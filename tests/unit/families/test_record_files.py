@@ -11,12 +11,10 @@ from safetensors.torch import save_file
 
 from tests.fixtures.combinations import each_once, rarely, some
 from tests.fixtures.families import hosted, record, records
-from tests.fixtures.family_inputs import made_inputs
 from tests.fixtures.family_states import OPTIONS, assert_same, family_state, held
 from tests.fixtures.full_size import full_size_transformer, linear_layers
 from tests.fixtures.gguf_files import write_with_gguf
 from tests.fixtures.native_files import F8, dequantised, to_scaled
-from tests.fixtures.recorded_calls import relative_error
 from trainer_core.adapter_files.convert.convert import convert
 from trainer_core.adapter_files.read.adapter_file import read_adapter
 from trainer_core.adapter_files.tools.inspect_adapter import inspect_adapter
@@ -223,33 +221,6 @@ def test_a_single_file_becomes_the_numbers_that_it_means(family, name, tmp_path)
 def locate(family, path):
     section = BaseSection(path=str(path))
     return locate_base(section, get_family(family), has_controls=False, needs_encoders=False)
-
-
-@pytest.mark.parametrize("family", some(records(), "flux2"))
-def test_what_has_to_stay_in_float32_does(family, tmp_path):
-    """In a base that is loaded in bfloat16, from a single file and from a Diffusers folder."""
-    kept, facts = record(family), get_family(family)
-    small = kept.small()
-    bases = {tmp_path / "own.safetensors": small.state_dict()}
-    if family in single_files():
-        bases[tmp_path / "native.safetensors"] = kept.native()
-    for path, tensors in bases.items():
-        save_file({key: each.contiguous() for key, each in tensors.items()}, path)
-        transformer = facts.load_transformer(locate(family, path), torch.bfloat16, "cpu")
-        found = {n for n, each in transformer.named_parameters() if each.dtype == torch.float32}
-        assert found == kept.kept, path.name
-        state = transformer.state_dict()
-        for key, given in small.state_dict().items():
-            assert torch.equal(state[key], given.to(state[key].dtype)), (path.name, key)
-    noisy, sigma, conditioning, controls = made_inputs(kept)
-    found, exact = (
-        facts.prediction.predict(
-            each, noisy, sigma, [conditioning], controls, kept.guidance
-        ).detach()
-        for each in (transformer, small)
-    )
-    assert found.dtype == torch.float32, "the latents keep their format"
-    assert 0 < relative_error(found, exact) < 0.5
 
 
 @pytest.mark.parametrize("family", some(hosted(), *hosted()[::3]))

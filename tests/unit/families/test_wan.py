@@ -5,17 +5,14 @@ import shutil
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
 from tests.fixtures.recorded_calls import RecordedCalls, relative_error
 from tests.fixtures.wan_base import make_wan, make_wan_base, make_wan_pipeline, wan_to_native
-from trainer_core.adapter_files.convert.convert import convert
-from trainer_core.bases.adapter_family import adapter_family
 from trainer_core.bases.locate import detect_base, locate_base
 from trainer_core.commands.local_base import locate_local_base
 from trainer_core.config import BaseSection, DatasetSection, PreviewSection, RunConfig
 from trainer_core.errors import BaseModelError, ConfigError
-from trainer_core.families.lent_family import video_family
 from trainer_core.families.registry import get_family
 from trainer_core.families.wan.keys import start_channels
 from trainer_core.inference.encoders import check_frames, encode_prompts
@@ -94,21 +91,6 @@ def test_the_small_model_of_two_has_its_own_vae_and_rate(tmp_path, folder):
     mixed = BaseSection(path=str(base), encoders=str(folder))
     with pytest.raises(BaseModelError, match="latents of 4 channels"):
         family.load_encoders(locate_base(mixed, family, False), torch.float32, "cpu")
-
-
-def test_a_file_of_it_is_known_by_its_channels(tmp_path):
-    path = tmp_path / "wan2.2_ti2v_5B.safetensors"
-    state = wan_to_native(make_wan(48).state_dict())
-    save_file({name: each.contiguous() for name, each in state.items()}, path)
-    location = locate_base(BaseSection(path=str(path)), FAMILY, False, needs_encoders=False)
-    assert FAMILY.latent_shape(location, 64, 64) == (48, 4, 4)
-    assert FAMILY.of_base(BaseSection(path=str(path))).clips.rate == 24.0
-
-
-def test_previews_have_the_folders_own_shift(folder):
-    found = FAMILY.sampling_sigmas(locate(folder), 4, 64, 64)
-    plain = torch.linspace(1, 0, 5)
-    torch.testing.assert_close(found, 3 * plain / (1 + 2 * plain))
 
 
 FOLDERS = {
@@ -271,19 +253,6 @@ def test_one_of_two_models_without_the_other_and_a_file_in_its_folder(two, tmp_p
         assert (second.base.path, second.border) == (folder.base.path, BORDER)
 
 
-def test_a_folder_of_two_models_that_begin_with_a_frame_is_one_of_two(tmp_path):
-    base = make_wan_base(tmp_path / "i2v", reads=4 + start_channels(4), border=0.9)
-    index = json.loads((base / "model_index.json").read_text())
-    (base / "model_index.json").write_text(
-        json.dumps({**index, "_class_name": "WanImageToVideoPipeline"})
-    )
-    for part, levels in (("transformer", (0.889, 1.0)), ("transformer_2", (0.0, 0.9))):
-        section = BaseSection(path=str(base / part))
-        assert FAMILY.prediction.levels_of(section) == levels
-        assert FAMILY.of_base(section).starts == StartFrames(always=True, end=True)
-        assert locate(base / part).part == part
-
-
 def test_a_hub_id_names_one_of_two_models():
     for part, name in (("transformer", "high"), ("transformer_2", "low")):
         for kind, starts in (("T2V", None), ("I2V", StartFrames(always=True, end=True))):
@@ -383,12 +352,6 @@ def test_a_model_that_may_be_one_of_two_is_noted():
         for name in ("wan2.2_t2v_14B.safetensors", "wan2.1_t2v_14B.safetensors", "wan_1.3B.gguf")
     }
     assert [bool(note) for note in notes.values()] == [True, False, False]
-
-
-def test_one_of_two_models_that_does_not_say_which_is_refused():
-    config = RunConfig.model_validate({"family": "wan", "base": {"path": "wan2.2_A14B.gguf"}})
-    with pytest.raises(BaseModelError, match="does not say which"):
-        require_possible(config, FAMILY, SingleProcess(torch.device("cpu")))
 
 
 FILES = {
@@ -590,21 +553,3 @@ def test_another_expert_of_a_family_without_one_is_refused():
     one = SingleProcess(torch.device("cpu"))
     with pytest.raises(ConfigError, match="has no second model"):
         require_possible(RunConfig.model_validate(values), get_family("flux"), one)
-
-
-def test_a_file_of_a_model_of_the_graph_is_the_same_by_both_names(tmp_path):
-    """What the graph writes of a MODEL and what the command line writes are one adapter."""
-    width, tensors = 5120, {}
-    for name, rows in (("self_attn.q", width), ("cross_attn.o", width), ("ffn.0", 13824)):
-        key = f"diffusion_model.blocks.39.{name}"
-        tensors[f"{key}.lora_down.weight"] = torch.randn(2, width)
-        tensors[f"{key}.lora_up.weight"] = torch.randn(rows, 2)
-        tensors[f"{key}.alpha"] = torch.tensor(1.0)
-    save_file(tensors, tmp_path / "given.safetensors")
-    assert adapter_family(tmp_path / "given.safetensors") is FAMILY
-    for family in (FAMILY, video_family("wan")):
-        out = tmp_path / f"{family.title}{family.name}.safetensors"
-        convert(tmp_path / "given.safetensors", out, "comfyui", family.layers.key_map)
-        found = load_file(out)
-        assert found.keys() == tensors.keys()
-        assert all(torch.equal(found[name], each) for name, each in tensors.items())

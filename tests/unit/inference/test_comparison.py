@@ -96,11 +96,6 @@ def test_columns_are_the_base_and_every_checkpoint_at_every_strength(run):
     assert [each.step for each in run_columns(run, (10,))] == [None, 10]
 
 
-def test_a_run_is_found_by_its_folder_or_a_file_in_it(run):
-    (run / "run.yaml").write_text("", encoding="utf-8")
-    assert find_version(run) == find_version(run.parent) == find_version(run / "run.yaml") == run
-
-
 @pytest.mark.parametrize(
     ("ask", "named"),
     [

@@ -1,38 +1,24 @@
 """Sampling on a base of which blocks are swapped: the same images, and nothing left behind."""
 
 import gc
-from pathlib import Path
 
-import diffusers
 import pytest
 import torch
-from torch._subclasses import FakeTensorMode
 
 from tests.fixtures.combinations import some
-from tests.fixtures.families import record
 from tests.fixtures.flux_base import make_flux_base
 from tests.fixtures.machines import SmallMachine
 from trainer_core.adapter_files.write.adapter_file import write_adapter
 from trainer_core.adapters import attach
-from trainer_core.bases.locate import locate_base
 from trainer_core.config import RunConfig
-from trainer_core.families.registry import get_family
 from trainer_core.inference.pipeline import open_pipeline, sample_prompts
-from trainer_core.inference.sampling_memory import forward_bytes, sampling_memory
-from trainer_core.offload.empty_base import EmptyBase, bytes_on_device, empty_base
-from trainer_core.offload.model_bytes import cast_base
 from trainer_core.offload.streamed_blocks import StreamedBlocks
-from trainer_core.offload.swapped import repeated_blocks
-from trainer_core.training.memory.live_bytes import LiveBytes
-from trainer_core.training.memory.step_simulation import _give_sizes
-from trainer_core.weights.base_location import BaseLocation
 
 PROMPTS = ["a red circle on a blue background", "a white cross on a green background"]
 TEXTS = ["red", "white"]
 FLUX = {"family": "flux", "prompts": TEXTS, "width": 32, "height": 32}
 LARGE = {"width": 96, "height": 96}
 """Enough tokens for products in 8 bits."""
-FEW = {"num_layers": 2, "num_single_layers": 2}
 
 
 @pytest.fixture(scope="module")
@@ -110,56 +96,3 @@ def test_a_machine_with_too_little_memory_gets_swapped_blocks(work):
         assert len(streamed._held) == 4
     assert streamed._hooks == streamed._held == []
     assert all(map(torch.equal, sample_prompts(config, None, machine=machine), wanted))
-
-
-def empty(work, family):
-    config = run_config(work, {}, family)
-    found = get_family(family)
-    return config.memory, empty_base(locate_base(config.base, found, has_controls=False), found)
-
-
-@pytest.mark.parametrize("family", ["qwen_image", "flux"])
-def test_the_fewest_blocks_are_chosen(work, family):
-    memory, base = empty(work, family)
-    dtype = torch.float32
-
-    def needed(count):
-        section = memory.model_copy(update={"blocks_to_swap": count})
-        return bytes_on_device(section, base, dtype)
-
-    for count in range(base.blocks + 1):
-        room = needed(count)
-        chosen = sampling_memory(memory, base, dtype, room).blocks_to_swap
-        assert needed(chosen) <= room
-        assert chosen == 0 or needed(chosen - 1) > room
-    assert sampling_memory(memory, base, dtype, 0).blocks_to_swap == base.blocks
-    told = memory.model_copy(update={"blocks_to_swap": 0})
-    assert sampling_memory(told, base, dtype, 0) is told
-
-
-@pytest.mark.parametrize("family", ["qwen_image", "flux"])
-def test_the_guess_for_a_pass_is_cautious(family):
-    """Against the bytes of a pass of the published sizes, on tensors without numbers."""
-    found, few = get_family(family), {"qwen_image": {"num_layers": 2}, "flux": FEW}[family]
-    settings, text = record(family).published[1], 512
-    with torch.device("meta"):
-        model = getattr(diffusers, found.files.single_file.transformer.split(".")[1])(
-            **{**settings, **few}
-        )
-    model = cast_base(model.requires_grad_(False), torch.bfloat16).eval()
-    found.layers.prepare(model)
-    place = BaseLocation(Path(), Path(), "generate", text, "", embedded=False)
-    blocks = len(repeated_blocks(model, found.layers.repeated_blocks))
-    base = EmptyBase(found, place, model, dict(model.named_parameters()), blocks)
-    guess = forward_bytes(base, torch.bfloat16, text + 64 * 64)
-    fake, live = FakeTensorMode(), LiveBytes()
-    with fake:
-        _give_sizes(model)
-    with fake, torch.no_grad(), live:
-        weights = live.hold([*model.parameters(), *model.buffers()])
-        given = {"text_embeddings": torch.randn(text, settings["joint_attention_dim"])}
-        given |= {"pooled_text": torch.randn(768)} if family == "flux" else {}
-        noisy = torch.randn(1, 16, 128, 128)
-        found.prediction.predict(model, noisy, torch.full((1,), 0.5), [given], [], 1.0)
-    needed = live.peaks[None] - weights
-    assert needed < guess < 3 * needed

@@ -75,15 +75,6 @@ def test_each_input_has_its_weight(asked, place, value, weight):
     assert found == {NOTHING: [False, False], COURSE: [False, True], DECIDES: [True, True]}[weight]
 
 
-def test_a_connected_model_is_the_base_whatever_is_chosen_beside_it(asked):
-    models = {"n1_model": ["9", 0], "n1_base": "x"}
-    assert (
-        asked(graph(**models)).differences(asked(graph(**models | {"n1_base": "y"})), finished=True)
-        == {}
-    )
-    assert asked(graph(n1_base="x")).differences(asked(graph(n1_base="y")), finished=True)
-
-
 def test_a_difference_is_told_by_its_input(asked):
     found = asked(graph(n4_folder="")).differences(asked(graph()), finished=False)
     assert found == {"folder": "folder was a and is empty"}

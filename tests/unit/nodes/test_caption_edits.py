@@ -207,21 +207,3 @@ def test_all_captions_are_changed_and_taken_back_at_once(
     assert {name: text.strip("\ufeff") for name, text in before.items()} == {
         name: text.strip("\ufeff") for name, text in captions(folder).items()
     }
-
-
-def test_a_kill_in_the_middle_of_a_large_edit_loses_nothing(
-    caption_edits, edits, folder, monkeypatch
-):
-    real, images = caption_edits.write_text, [folder / "a.png", folder / "in" / "b.png"]
-
-    def killed(path, text):
-        if path.name == "b.txt":
-            raise KeyboardInterrupt
-        real(path, text)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(caption_edits, "write_text", killed)
-        with pytest.raises(KeyboardInterrupt):
-            edits.save_all(images, TXT, caption_edits.change_of("all", "two", ""))
-    assert [each.name for each in edits.undo()] == ["a.txt"]
-    assert (folder / "a.txt").read_text() == "one\n"

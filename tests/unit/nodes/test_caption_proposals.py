@@ -61,18 +61,6 @@ def test_texts_find_their_images_in_any_order_and_at_any_size(
     assert caption_proposals.Proposals(folder, kept).read() == {}
 
 
-def test_a_file_that_was_replaced_is_found_by_what_it_is_now(caption_proposals, folder, tmp_path):
-    red, green = (folder / name for name in ("a.png", "b.png"))
-    images = loaded(red, green)
-    caption_proposals.propose(folder, tmp_path, images, ["red", "green"], TXT)
-    content = red.read_bytes()
-    red.write_bytes(green.read_bytes())
-    green.write_bytes(content)
-    caption_proposals.propose(folder, tmp_path, images, ["red", "green"], TXT)
-    found = caption_proposals.Proposals(folder, tmp_path).read()
-    assert {name: each.text for name, each in found.items()} == {"a.png": "green", "b.png": "red"}
-
-
 def test_what_is_of_no_image_of_the_folder_is_refused_or_counted(
     caption_proposals, errors, folder, tmp_path
 ):

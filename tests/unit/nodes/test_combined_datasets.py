@@ -1,7 +1,5 @@
 """Datasets that are joined in a graph become folders of one run file."""
 
-import itertools
-
 import pytest
 
 from trainer_core.config import dataset_folders
@@ -49,44 +47,6 @@ def test_roles_and_weights_go_with_their_folders(choice, joined):
     assert [each.settings.num_repeats for each in found] == [3, 1, 1, 1]
 
 
-OWN = {
-    "layout": ("kohya", "flat"),
-    "caption_extension": (".caption", ".txt"),
-    "trigger_word": ("ohwx", ""),
-    "caption_dropout": (0.3, 0.0),
-    "control_dropout": (0.0, 0.2),
-    "resolution": (512, 1024),
-    "more_resolutions": ([256], []),
-    "more_shapes": (["1:1"], []),
-    "batch_size": (None, 4),
-    "num_repeats": (5, 1),
-    "captions": ({"shuffle": 4}, {"prefix": "a photo, "}),
-}
-"""Settings of a folder, and two values of each."""
-
-
-def test_a_folder_keeps_its_own_settings(choice, joined):
-    choices = [
-        choice(place, **{name: OWN[name][at] for name in OWN}) for at, place in enumerate("ab")
-    ]
-    for at, folder in enumerate(joined(*choices)):
-        for name, values in OWN.items():
-            asked = load_config({"dataset": {name: values[at]}}).dataset
-            assert getattr(folder.settings, name) == getattr(asked, name), (name, values[at])
-
-
-@pytest.mark.parametrize("sources", [*itertools.permutations(("auto", "alpha", "none"), 2)])
-def test_each_folder_reads_its_own_masks_alone(sources, choice, joined):
-    found = joined(*(choice(s, mask={"source": s, "background": 0.1}) for s in sources))
-    assert tuple(each.settings.mask.source for each in found) == sources
-
-
-@pytest.mark.parametrize(("said", "word"), [("", ""), ("ohwx", "ohwx"), ("sks", "sks")])
-def test_ordinary_images_have_the_word_that_their_node_says(choice, joined, said, word):
-    ordinary = choice("people", "regularization", trigger_word=said)
-    assert joined(choice("a", trigger_word="ohwx"), ordinary)[1].settings.trigger_word == word
-
-
 @pytest.mark.parametrize(
     ("one", "other", "words"),
     [
@@ -111,16 +71,6 @@ def test_what_no_folder_can_have_for_itself_is_refused(
     assert all(each in caught.value.found for each in words)
     assert "dataset.resolution" in caught.value.expected
     assert "alike" in caught.value.remedy
-
-
-def test_each_folder_keeps_its_rule_about_missing_captions(choice, joined):
-    images = choice("images", missing_caption="empty", layout="flat")
-    folder = choice("folder", missing_caption="error", layout="auto")
-    for pair in ((images, folder), (folder, images)):
-        found = {each.settings.path: each.settings for each in joined(*pair)}
-        images_read, folder_read = found["/data/images"], found["/data/folder"]
-        assert (images_read.missing_caption, images_read.layout) == ("empty", "flat")
-        assert (folder_read.missing_caption, folder_read.layout) == ("error", "auto")
 
 
 @pytest.mark.parametrize(

@@ -128,18 +128,6 @@ def test_a_caption_that_is_no_text_marks_its_image_alone(folder, report):
     }
 
 
-def test_policies_decide_what_is_grave(folder, report):
-    (folder / "0.txt").unlink()
-    (problem,) = report(folder).items[0]["problems"]
-    assert problem["grave"]
-    (problem,) = report(folder, missing_caption="skip").items[0]["problems"]
-    assert not problem["grave"]
-    assert "left out" in problem["text"]
-    item = report(folder, missing_caption="empty").items[0]
-    assert (item["problems"], item["captioned"]) == ([], False)
-    assert report(folder, missing_caption="filename").items[0]["problems"] == []
-
-
 def test_a_report_is_read_again_when_a_file_changes(folder, dataset_report, allowed):
     reports, settings = dataset_report.Reports(), dataset_report.read_settings(folder, {})
     first = reports.get(settings, allowed([folder]))
@@ -187,23 +175,6 @@ def test_thumbnails_are_upright_small_and_kept_within_a_limit(tmp_path, dataset_
     for number in range(3):
         small.get(tmp_path / f"{number}.jpg", large=False)
     assert len(small._kept) == 1
-
-
-def test_frames_of_a_folder_are_shown_and_move(tmp_path, report, dataset_report, allowed):
-    frames = tmp_path / "in" / "a.frames"
-    frames.mkdir(parents=True)
-    for number in range(9):
-        Image.new("RGB", (64, 48), (0, 28 * number, 0)).save(frames / f"{number}.png")
-    (item,) = report(frames.parent, missing_caption="empty", frames=17).page(0, 9)["items"]
-    assert item["parts"] == [9]
-    path = dataset_report.image_below(frames.parent, "a.frames", allowed([frames.parent]))
-    for large, count in ((False, 1), (True, 9)):
-        shown = Image.open(io.BytesIO(dataset_report.Thumbnails().get(path, large=large)))
-        assert getattr(shown, "n_frames", 1) == count
-    Image.new("RGB", (64, 48)).save(tmp_path / "9.png")
-    (frames / "9.png").symlink_to(tmp_path / "9.png")
-    with pytest.raises(Exception, match="image"):
-        dataset_report.image_below(frames.parent, "a.frames", allowed([frames.parent]))
 
 
 def test_clips_are_shown_with_their_parts(tmp_path, report, dataset_report, allowed):

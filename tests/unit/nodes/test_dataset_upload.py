@@ -175,11 +175,6 @@ def test_an_archive_of_pairs_keeps_its_folders_and_leads_nowhere(drops, tmp_path
     ]
 
 
-def test_a_folder_around_everything_is_taken_away(drops, tmp_path):
-    drop(drops, tmp_path, [("cats/one/a.png", image()), ("cats/one/a.txt", b"a")])
-    assert names(tmp_path) == ["my_images/a.png", "my_images/a.txt"]
-
-
 def test_adding_changes_nothing_that_is_there(drops, tmp_path):
     drop(drops, tmp_path, [("a.png", image()), ("a.txt", b"old"), ("b.png", image("blue"))])
     added = [

@@ -102,13 +102,6 @@ def test_the_same_content_is_written_once_and_any_other_anew(image_folder, tmp_p
     assert len({first, *others}) == 6
 
 
-def test_control_images_have_the_names_of_their_images(image_folder, tmp_path):
-    folder = write(image_folder, tmp_path, [images(2)], ["for both"], [images(2, seed=1)])
-    names = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
-    trained = {f"training_images/0000{n}.{end}" for n in (0, 1) for end in ("png", "txt")}
-    assert names == trained | {"control_images/00000.png", "control_images/00001.png"}
-
-
 @pytest.mark.parametrize(
     ("texts", "controls", "message"),
     [(["a", "b"], 0, "3 images and 2 texts"), (["a"], 2, "3 images and 2 controls")],

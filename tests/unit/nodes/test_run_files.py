@@ -1,24 +1,5 @@
 """A lost file of the cache changes the fingerprint, and nothing else does."""
 
-import shutil
-
-
-def test_only_a_loss_counts(run_files, tmp_path):
-    watch = run_files.OutputWatch()
-    assert watch.missing_count(tmp_path / "none") == 0
-    (tmp_path / "latents").mkdir()
-    file = tmp_path / "latents" / "a.safetensors"
-    for step in ("new", "the same", "more"):
-        file.write_text(step)
-        (tmp_path / "latents" / f"{step}.safetensors").write_text("x")
-        assert watch.missing_count(tmp_path) == 0
-    file.unlink()
-    assert watch.missing_count(tmp_path) == 1
-    assert watch.missing_count(tmp_path) == 1
-    (tmp_path / "latents" / "temporary").write_text("x")
-    shutil.rmtree(tmp_path / "latents")
-    assert watch.missing_count(tmp_path) == 2
-
 
 def test_folders_are_watched_by_themselves(run_files, tmp_path):
     watch = run_files.OutputWatch()

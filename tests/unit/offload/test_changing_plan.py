@@ -7,7 +7,6 @@ import torch
 
 from tests.fixtures.combinations import each_once, pairwise, rarely
 from tests.fixtures.machines import CountingMachine
-from tests.fixtures.small_device import MasterBeside, SmallDevice
 from tests.fixtures.swapped_blocks import BLOCKS, MAKERS, HesitantTransfer, Trained, place
 from trainer_core.errors import RunError
 from trainer_core.families.registry import get_family
@@ -15,7 +14,7 @@ from trainer_core.offload import host_weights, pinned_memory
 from trainer_core.offload.host_weights import MappedMaster, PageableMaster, PinnedMaster
 from trainer_core.offload.machine import Machine
 from trainer_core.offload.model_bytes import pack_blocks
-from trainer_core.offload.swapped import enough_swapped, evenly_spread, fewest_swapped
+from trainer_core.offload.swapped import evenly_spread, fewest_swapped
 from trainer_core.quantization.registry import FORMATS
 
 ADAPTERS = {
@@ -98,30 +97,6 @@ def test_a_run_whose_plan_changes_learns_what_it_would_have_learned(
     assert not any(each._forward_pre_hooks for each in changed.transformer.modules())
     assert not any(hasattr(each, "weight_identity") for each in changed.transformer.parameters())
     assert registry.locked == {}
-
-
-@pytest.mark.parametrize("family", BLOCKS)
-def test_neither_side_has_more_than_a_block_too_many_meanwhile(family):
-    """Counted by the device itself, which refuses what does not fit."""
-    transformer, device = MAKERS[family](), SmallDevice()
-    master = MasterBeside(device)
-    placed = place(transformer, get_family(family), 0, master=master)
-    sizes = [host_weights.block_size(spans) for spans in placed.every.values()]
-    small = device.hold(p for each in placed.every for p in each.parameters())
-    assert small <= placed.device_bytes(0) < small + 256 * len(sizes) * 40
-    before = 0
-    with device:
-        for count in (5, 1, 4, 2, 3, 0, 2, 0):
-            # Each tensor of a block begins at an address of its own.
-            most = max(placed.device_bytes(before), placed.device_bytes(count))
-            device.limit = most + max(sizes)
-            placed.swap(count)
-            assert device.now <= placed.device_bytes(count)
-            held = sum(storage.nbytes() for storage in device._elsewhere.values())
-            away = [sizes[each] for each in evenly_spread(count, 5)]
-            assert held == sum(away)
-            before = count
-    assert device.refused == 0
 
 
 def test_what_the_host_refuses_halfway_leaves_a_base_that_computes():
@@ -220,11 +195,3 @@ def steady(blocks, slots):
 )
 def test_blocks_come_back_as_far_as_there_is_room(count, room, reserve, wanted):
     assert fewest_swapped(count, room, steady(10, 2), reserve) == wanted
-
-
-@pytest.mark.parametrize(
-    ("count", "missing", "wanted"),
-    [(0, 1, 3), (0, 100, 3), (0, 101, 4), (3, 250, 6), (3, 10**9, 10), (10, 1, 10), (2, 100, 3)],
-)
-def test_blocks_go_until_enough_is_free(count, missing, wanted):
-    assert enough_swapped(count, missing, steady(10, 2), 10) == wanted

@@ -79,17 +79,6 @@ def test_what_fits_stays_on_the_device_as_it_is():
     assert best(replace(exactly, device_free=45 * GIB - 1), all_of_them) != plan
 
 
-def test_with_room_to_spare_fewer_blocks_are_checkpointed():
-    plan = best(ROOMY)
-    assert (plan.blocks_to_checkpoint, plan.seconds) == (0, 3.0)
-    assert plan.device == (41 + 1) * GIB + 2 * GIB + 10 * (18 * GIB // 10)
-    half = best(replace(ROOMY, device_free=56 * GIB))
-    assert 0 < half.blocks_to_checkpoint < 10
-    assert half.seconds == pytest.approx(3.0 + half.blocks_to_checkpoint / 10)
-    asked = best(ROOMY, PlanSettings(blocks_to_checkpoint=7))
-    assert (asked.blocks_to_checkpoint, asked.seconds) == (7, pytest.approx(3.7))
-
-
 def test_with_too_little_room_inputs_wait_in_ram():
     resident = PlanSettings(base_format="dense", blocks_to_swap=0)
     plan = best(replace(ROOMY, device_free=(41 + 1 + 1 + 1) * GIB + GIB // 2), resident)
@@ -112,14 +101,6 @@ def test_a_block_computes_beside_what_those_before_it_keep():
     assert step.activations({1}) == 30 + 12
 
 
-def test_swapped_blocks_are_checkpointed_in_every_plan():
-    plans = rank_plans(sizes(), PlanSettings(), ROOMY)
-    assert all(plan.blocks_to_checkpoint >= plan.blocks_to_swap for plan in plans)
-    assert {plan.blocks_to_checkpoint for plan in plans if plan.blocks_to_swap == 4} >= {4, 7, 10}
-    few = PlanSettings(blocks_to_checkpoint=3)
-    assert max(plan.blocks_to_swap for plan in rank_plans(sizes(), few, ROOMY)) == 3
-
-
 def test_swapped_blocks_have_slots_and_are_sent_twice():
     asked = PlanSettings(
         base_format="dense",
@@ -140,35 +121,11 @@ def test_swapped_blocks_have_slots_and_are_sent_twice():
     assert mapped.transfer == pytest.approx(2 * 4 * 4 * GIB / 3e9)
 
 
-def test_blocks_of_two_layouts_have_two_rings():
-    base = BaseBytes((5, 5, 5, 3, 3, 3), (0, 0, 0, 3, 3, 3), 1)
-    known = StepSizes({"dense": FormatSizes(base, profile(6, 1, 1, 1, 0))}, 1)
-    plan = best(ROOMY, PlanSettings(blocks_to_swap=6, swap_slots=2), known)
-    assert (plan.weights, plan.ring) == (1, 2 * 5 + 2 * 3)
-    assert plan.transfer == pytest.approx(2 * (5 + 3) / 20e9)
-
-
-def test_what_can_be_hidden_is_swapped_before_weights_are_rounded():
-    tight = replace(ROOMY, device_free=24 * GIB, link_bytes_per_s=60e9)
-    plan = best(tight)
-    assert plan.base_format == "dense"
-    assert plan.blocks_to_swap > 0
-    slow = replace(tight, link_bytes_per_s=5e8)
-    assert best(slow).base_format == "nf4"
-    assert best(slow).blocks_to_swap == 0
-
-
 def test_no_block_is_swapped_without_checkpointing():
     with pytest.raises(RunError) as caught:
         best(replace(ROOMY, device_free=30 * GIB), PlanSettings(gradient_checkpointing=False))
     assert "memory.gradient_checkpointing to true" in caught.value.remedy
     assert best(ROOMY, PlanSettings(gradient_checkpointing=False)).blocks_to_checkpoint == 0
-
-
-def test_the_smallest_plan_is_the_smallest():
-    plans = rank_plans(sizes(), PlanSettings(plan="smallest"), ROOMY)
-    assert plans[0].device == min(plan.device for plan in plans)
-    assert (plans[0].base_format, plans[0].blocks_to_swap) == ("nf4", 10)
 
 
 @pytest.mark.parametrize(
@@ -236,21 +193,6 @@ def test_more_memory_is_never_slower_and_less_never_larger(aim, seed):
     assert plans > 20
 
 
-def test_four_bits_are_taken_only_where_eight_are_slower_by_half():
-    """Ten blocks of 4 GiB dense, 2 in int8, 1 in nf4; a step computes for 4 seconds."""
-    room = replace(ROOMY, device_free=17 * GIB)
-    only = PlanSettings(blocks_to_checkpoint=10, checkpoint_inputs="device", swap_slots=2)
-    found = {link: best(replace(room, link_bytes_per_s=link * GIB), only) for link in (8, 4, 2)}
-    slower = {
-        link: best(replace(room, link_bytes_per_s=link * GIB), replace(only, base_format="int8"))
-        for link in found
-    }
-    for link, plan in found.items():
-        wins = slower[link].seconds > 1.5 * 1.1 * plan.full
-        assert plan.base_format == ("nf4" if wins else "int8"), link
-    assert {plan.base_format for plan in found.values()} == {"int8", "nf4"}
-
-
 def test_a_plan_has_the_ram_that_loading_takes():
     """Of a base that its file has otherwise, all is in RAM before its blocks are pinned there."""
     asked = PlanSettings(base_format="dense", blocks_to_swap=6, swap_slots=2)
@@ -266,13 +208,6 @@ def test_a_plan_has_the_ram_that_loading_takes():
         assert found == masters
     whole = StepSizes({"dense": replace(dense, copied_resident=41 * GIB)}, GIB)
     assert best(ROOMY, PlanSettings(blocks_to_swap=0), whole).ram == 41 * GIB
-
-
-def test_nothing_is_pinned_for_a_device_that_has_no_use_for_it():
-    asked = PlanSettings(base_format="dense", blocks_to_swap=6)
-    found = rank_plans(sizes(), asked, replace(ROOMY, pins=False, pinned_limit=0))
-    assert {plan.master for plan in found} == {"pageable", "file"}
-    assert {plan.pinned for plan in found} == {0}
 
 
 def test_this_machine_has_a_budget():

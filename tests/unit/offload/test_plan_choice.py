@@ -19,10 +19,8 @@ from trainer_core.offload.empty_base import empty_base
 from trainer_core.offload.host_weights import MappedMaster, block_spans
 from trainer_core.offload.memory_plan import Budget
 from trainer_core.offload.plan_choice import (
-    auto_formats,
     choose_plan,
     kept_format,
-    unplanned,
     weights_and,
 )
 from trainer_core.offload.swapped import repeated_blocks
@@ -74,15 +72,6 @@ def test_bytes_and_what_stays_in_the_file_are_those_of_the_loaded_base(bases, na
         assert kept.in_file
         mapped = sum(each.mapped.size for each in held if each.mapped is not None)
         assert kept.base.total - mapped >= kept.copied
-
-
-def test_a_file_in_few_bits_is_taken_as_it_is(bases):
-    assert list(auto_formats(bases["folder"], BF16)) == ["dense", "int8", "nf4"]
-    assert list(auto_formats(bases["fp8 file"], BF16)) == ["file", "nf4"]
-    folder, wide = (kept_format(bases[n], "dense", BF16) for n in ("folder", "wide folder"))
-    assert (folder.in_file, folder.copied, folder.copied_resident) == (True, 0, 0)
-    # In another number format a folder is in RAM once before it is on the device.
-    assert (wide.in_file, wide.copied_resident) == (False, wide.base.total)
 
 
 FAST = {"link_bytes_per_s": 20e9, "flops_per_s": 1e12, "reserve": 0}
@@ -137,22 +126,6 @@ def test_a_format_is_held_as_long_as_it_fits(bases):
     assert choose(base, ROOM, held="nf4", base_format="fp8").memory.base_format == "fp8"
     small = replace(ROOM, device_free=total(base, "nf4") + MIB, ram_free=0, pinned_limit=0)
     assert choose(base, small, held="fp8").memory.base_format == "nf4"
-
-
-def test_a_format_that_is_asked_for_is_refused_with_what_would_fit(bases):
-    base = bases["folder"]
-    small = replace(ROOM, device_free=total(base, "nf4") + MIB, ram_free=0, pinned_limit=0)
-    with pytest.raises(RunError) as caught:
-        choose(base, small, base_format="dense")
-    assert "memory.base_format to nf4" in caught.value.remedy
-
-
-def test_nothing_is_open_without_a_plan():
-    asked = {"base_format": "nf4", "blocks_to_swap": 2, "plan": "off"}
-    assert unplanned(MemorySection(**asked)).memory == MemorySection(**asked)
-    found = unplanned(MemorySection()).memory
-    assert (found.base_format, found.blocks_to_swap) == ("dense", 0)
-    assert unplanned(MemorySection(), "int8").memory.base_format == "int8"
 
 
 @settings(max_examples=12, deadline=None)

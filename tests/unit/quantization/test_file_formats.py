@@ -9,7 +9,6 @@ from trainer_core.quantization.rotated_integers import (
     AsymW4A8,
     ConvRotW4A4,
     Int8Tensorwise,
-    is_rotation,
 )
 
 ROWS, WIDTH, GROUP = 160, 128, 64
@@ -147,8 +146,3 @@ def test_rows_of_a_packed_weight_are_rows_of_the_dense_one(case, dtype):
     rows = stored.take(parts, 17, 147)
     assert torch.equal(stored.dense(rows, (130, WIDTH), dtype), whole[17:147])
     assert all(part.untyped_storage().nbytes() == part.nbytes for part in rows.values())
-
-
-def test_rotations_are_powers_of_four():
-    assert [size for size in range(1025) if is_rotation(size, 1024)] == [4, 16, 64, 256, 1024]
-    assert not is_rotation(256, 128)

@@ -2,17 +2,15 @@
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from trainer_core.adapters.parameter_groups import ParameterGroup
 from trainer_core.config import OptimizerSection
 from trainer_core.training.optimizers import (
-    allocate_state,
     load_optimizer_tensors,
     make_optimizer,
     optimizer_tensors,
 )
-from trainer_core.training.optimizers.adamw8bit import STATES, AdamW8bit, levels
+from trainer_core.training.optimizers.adamw8bit import STATES, levels
 
 CPU = torch.device("cpu")
 SHAPES = ((64, 64), (8192,), (5, 4, 256), (33, 129), (63, 65), (7,))
@@ -104,50 +102,3 @@ def test_a_state_is_converted(before, after):
                 for m in (kept[name], back[name])
             )
             assert (one - two).norm() < 0.03 * one.norm()
-
-
-def test_a_layer_that_is_left_out_keeps_its_weights_state_and_step():
-    alone, both = parameters(shapes=((8192,),)), parameters(shapes=((8192,), (8192,)))
-    one, two = make(alone), make(both)
-    assert isinstance(two, AdamW8bit)
-    for step in range(4):
-        run_steps(one, alone, 1, seed=step)
-        both[0].grad = alone[0].grad
-        both[1].grad = torch.ones(8192) if step % 2 else None
-        two.step()
-    assert torch.equal(alone[0], both[0])
-    assert [two.state[each]["step"].item() for each in both] == [4, 2]
-
-
-class Operations(TorchDispatchMode):
-    """Counts what writes: what only looks at memory in another way starts nothing on a device."""
-
-    def __init__(self):
-        super().__init__()
-        self.count = 0
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        looks = any(argument.alias_info is not None for argument in function._schema.returns)
-        writes = function._schema.is_mutable
-        self.count += writes or not looks
-        return function(*args, **(kwargs or {}))
-
-
-@pytest.mark.parametrize("name", ["adamw", "adamw8bit"])
-def test_the_operations_of_a_step_do_not_grow_with_the_layers(name):
-    """``fused`` is what a GPU gets: there, as here in tests, it is one operation for all."""
-
-    def operations(count):
-        weights = parameters(shapes=((4096,),) * count)
-        optimizer = make(weights, name)
-        optimizer.param_groups[0]["fused"] = True
-        allocate_state(optimizer)
-        for each in weights:
-            each.grad = torch.ones_like(each)
-        optimizer.step()  # makes the table of levels, once
-        with Operations() as found:
-            optimizer.step()
-        # A number on the CPU is read without a wait for a device.
-        return found.count - (count if name == "adamw8bit" else 0)
-
-    assert operations(64) == operations(8) < 50

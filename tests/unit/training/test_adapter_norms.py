@@ -62,14 +62,6 @@ def test_layers_are_gathered_by_block_in_the_order_of_the_numbers():
     assert found[REST] == pytest.approx(float(last), rel=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("every", "due"), [(0, []), (1, [1, 2, 3, 4, 5, 6, 7]), (3, [3, 6, 7]), (50, [7])]
-)
-def test_it_is_measured_where_it_is_due_and_behind_the_last_step(every, due):
-    measured = norms(adapted(0.01), [], every, steps=7)
-    assert [step for step in range(1, 8) if measured.measure(step) is not None] == due
-
-
 @pytest.mark.parametrize("angle", [0.45, 0.55])
 def test_a_rotation_is_measured_by_its_angle(angle):
     base = Base().requires_grad_(False)

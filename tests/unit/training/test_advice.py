@@ -8,7 +8,6 @@ from PIL import Image, ImageDraw
 from trainer_core.training.metrics import advice
 from trainer_core.training.metrics.advice import (
     INERT,
-    LEARNS,
     OVERBAKED,
     OVERTURNED,
     RATE,
@@ -17,7 +16,6 @@ from trainer_core.training.metrics.advice import (
     Course,
     TrainingLooks,
     best_before_rise,
-    read_advice,
 )
 from trainer_core.training.observer import CHECKPOINT, Advised, SilentObserver
 
@@ -68,16 +66,6 @@ def test_an_adapter_that_hardly_moves_gets_the_rate_at_which_it_would(change, st
     heard = Heard()
     adviser(heard, **more).size(step, sized(change))
     assert heard.named == ([("hardly_moves", *said)] if said else [])
-
-
-def test_an_adapter_whose_held_out_loss_has_changed_moves():
-    heard = Heard()
-    judge = adviser(heard)
-    judge.size(100, sized(INERT / 40), moved=-0.06)
-    assert heard.said == []
-    judge.size(150, sized(INERT / 40), moved=-0.04)
-    assert "Raise the learning rate to 0.0006" in heard.said[0].message
-    assert pytest.approx(6e-4, rel=0.1) == LEARNS / (INERT / 40 * 1000 / 150) * 1e-5
 
 
 @pytest.mark.parametrize(
@@ -166,13 +154,6 @@ def test_nothing_is_said_twice_also_by_a_run_that_goes_on():
     assert [each["name"] for each in kept] == ["hardly_moves", "never_better"]
 
 
-def test_what_is_no_advice_in_a_record_is_left_out():
-    good = {"name": "a", "message": "b", "setting": "c", "step": 1, "value": 2.0}
-    bad = [{**good, "value": "2"}, {"name": "a"}, 3, None, {**good, "name": []}]
-    assert read_advice([*bad, good]) == [good]
-    assert [read_advice(each) for each in (None, 3, "x", {"a": good})] == [[], [], [], []]
-
-
 def drawn(folder, count=6):
     """Images of one plain background with a shape each at another place."""
     paths = []
@@ -202,30 +183,6 @@ def test_a_preview_that_is_a_training_image_is_told_with_what_is_left_to_do(tmp_
         judge.preview(400, same)
         assert heard.named == [("memorized", *said)]
         assert "2.png" in heard.said[0].message
-
-
-def test_the_checkpoint_of_what_is_learned_by_heart_is_none_behind_the_last_clean_preview(tmp_path):
-    paths = drawn(tmp_path)
-    same, clean = Image.open(paths[2]).convert("RGB"), Image.new("RGB", (64, 64), (200, 40, 40))
-    for checkpoints, said in [([100, 250], (CHECKPOINT, 100)), ([250], (STEPS, 150))]:
-        heard = Heard()
-        judge = adviser(heard, checkpoints=checkpoints, images=lambda: paths)
-        for step, image in [(0, clean), (200, clean), (300, clean), (300, same)]:
-            judge.preview(step, image)
-        assert heard.named == [("memorized", *said)]
-
-
-def test_what_the_base_drew_is_known_also_when_a_run_goes_on(tmp_path):
-    paths, kept = drawn(tmp_path), tmp_path / "000000"
-    same = Image.open(paths[2]).convert("RGB").resize((96, 96))
-    kept.mkdir()
-    same.save(kept / "0.png")
-    (kept / "0.mp4").write_bytes(b"no image")
-    before = {"images": lambda: paths, "of_base": lambda: sorted(kept.iterdir())}
-    for more, said in [(before, []), ({"images": lambda: paths}, ["memorized"])]:
-        heard = Heard()
-        adviser(heard, **more).preview(300, same)
-        assert [each.name for each in heard.said] == said
 
 
 def test_what_says_nothing_of_memory_is_not_told(tmp_path):

@@ -60,26 +60,3 @@ def test_averages_are_what_they_are_in_float64(settings):
     wanted = [each for sums in expected for each in sums.values()]
     for own, each in zip(averages.held(), wanted, strict=True):
         torch.testing.assert_close(own.double(), each.detach(), rtol=1e-6, atol=1e-6)
-
-
-def test_restored_averages_go_on_with_the_same_bits():
-    settings = EmaSection(decay=0.95, post_hoc=True)
-    factors = make_factors()
-    whole = FactorAverages(settings, factors)
-    kept = None
-    for update in trained(factors, 30):
-        whole.update()
-        if update == 12:
-            kept = {name: each.clone() for name, each in whole.tensors().items()}
-            middle = {name: each.detach().clone() for name, each in factors.items()}
-    again = make_factors()
-    with torch.no_grad():
-        for name, each in again.items():
-            each.copy_(middle[name])
-    resumed = FactorAverages(settings, again)
-    resumed.restore(kept, 12)
-    for _ in trained(again, 30, first=12):
-        resumed.update()
-    expected = whole.tensors()
-    assert resumed.tensors().keys() == expected.keys()
-    assert all(torch.equal(each, expected[name]) for name, each in resumed.tensors().items())

@@ -43,17 +43,6 @@ def test_a_checkpoint_brings_it_back_to_the_bit(losses):
     assert bool(before.tensors()) == bool(losses)
 
 
-def test_what_is_not_measured_by_every_run_may_be_the_lowest_and_is_no_miss():
-    best = taken([0.5, 0.4])
-    best.take(25, 0.45, regular=False)
-    assert (best.step, best.misses, best.measured) == (20, 0, 25)
-    best.take(27, 0.1, regular=False)
-    # As in a run that nobody ended there.
-    best.take(30, 0.39)
-    best.take(40, 0.45)
-    assert (best.step, best.loss, best.misses) == (27, 0.1, 1)
-
-
 def test_what_was_measured_in_another_way_is_not_compared():
     one, other = BestLoss(3), BestLoss(4)
     one.take(10, 0.5)

@@ -1,6 +1,5 @@
 import pytest
 import torch
-from fixtures.leftovers import left_behind
 from safetensors.torch import save_file
 
 from trainer_core.adapters import attach
@@ -9,8 +8,6 @@ from trainer_core.config import AdapterConfig, EmaSection, OptimizerSection
 from trainer_core.errors import NonFiniteError
 from trainer_core.training.checkpoints.average import FactorAverages
 from trainer_core.training.checkpoints.checkpoint import (
-    checkpoint_folders,
-    prune_checkpoints,
     read_checkpoint,
     save_checkpoint,
 )
@@ -75,15 +72,6 @@ def test_weight_that_is_not_finite_is_never_written(tmp_path):
     with pytest.raises(NonFiniteError, match=r"a\.lora_up"):
         save_checkpoint(tmp_path, 1, {}, state.tensors(), write_adapter)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_pruning_keeps_the_newest_and_clears_what_a_crash_left(tmp_path):
-    for step in (5, 10, 1000000):
-        save(tmp_path, step=step)
-    left_behind(tmp_path / "000015", folder=True)
-    assert prune_checkpoints(tmp_path, 2) == [5]
-    assert [p.name for p in checkpoint_folders(tmp_path)] == ["000010", "1000000"]
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["000010", "1000000"]
 
 
 def test_an_average_is_kept_exported_and_shown_while_the_last_factors_train_on(tmp_path):

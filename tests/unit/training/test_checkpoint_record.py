@@ -62,17 +62,6 @@ def test_the_best_that_is_given_up_is_named_no_more(run):
     assert run.record.best().step == best_step(run.folder.path) == 2
 
 
-def test_back_at_the_start_none_is_the_best(run):
-    run.make({1: 0.5, 2: 0.4}, keep=9)
-    run.go_back(0)
-    assert run.said(BEST) is None
-    assert run.record.best() is None
-    assert best_step(run.folder.path) is None
-    # The same step of the new course is another checkpoint.
-    run.make({1: 0.9}, keep=9)
-    assert run.said(BEST) == {"step": 1, "loss": 0.9}
-
-
 def test_where_the_best_gave_way_to_one_that_is_given_up_the_lowest_that_is_left_is_named(run):
     run.make({1: 0.2, 2: 0.5, 3: 0.4, 4: 0.1}, keep=2)
     assert run.said(DROPPED) == [1, 2]

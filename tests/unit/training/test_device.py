@@ -1,13 +1,7 @@
-import contextlib
-
 import pytest
 import torch
 
-from trainer_core.config import MemorySection
 from trainer_core.device import (
-    borrowed_attention,
-    borrowed_random_state,
-    borrowed_threads,
     resolve_device,
     resolve_precision,
 )
@@ -44,57 +38,3 @@ def test_a_device_that_is_unknown_or_not_there_is_refused_by_its_setting(setting
 )
 def test_precision_is_what_was_asked_or_what_the_device_does_best(setting, device, expected):
     assert resolve_precision(setting, torch.device(device)) == expected
-
-
-@pytest.fixture
-def three_threads():
-    before = torch.get_num_threads()
-    torch.set_num_threads(3)
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.mark.parametrize(
-    ("threads", "embedded", "inside"),
-    [(2, False, 2), (2, True, 2), (None, True, 1), (None, False, 3)],
-)
-def test_threads_are_set_inside_and_restored_after_an_error(
-    three_threads, threads, embedded, inside
-):
-    memory = MemorySection(threads=threads)
-    with contextlib.suppress(KeyError), borrowed_threads(memory, embedded=embedded):
-        assert torch.get_num_threads() == inside
-        torch.set_num_threads(1)
-        raise KeyError
-    assert torch.get_num_threads() == 3
-
-
-@pytest.mark.parametrize("allowed", [True, False])
-def test_cudnn_is_kept_from_attention_and_allowed_again_where_it_was(allowed):
-    enabled = torch.backends.cuda.cudnn_sdp_enabled
-    before = enabled()
-    torch.backends.cuda.enable_cudnn_sdp(allowed)
-    try:
-        with contextlib.suppress(KeyError), borrowed_attention():
-            assert not enabled()
-            raise KeyError
-        assert enabled() == allowed
-    finally:
-        torch.backends.cuda.enable_cudnn_sdp(before)
-
-
-@pytest.mark.parametrize("fails", [False, True])
-def test_the_global_generator_goes_on_as_if_nothing_was_drawn(fails):
-    torch.manual_seed(1)
-    expected = torch.rand(4)
-    torch.manual_seed(1)
-    try:
-        with borrowed_random_state(CPU):
-            torch.manual_seed(2)
-            inside = torch.rand(4)
-            if fails:
-                raise KeyError
-    except KeyError:
-        pass
-    assert torch.equal(torch.rand(4), expected)
-    assert not torch.equal(inside, expected)

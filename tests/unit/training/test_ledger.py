@@ -63,26 +63,6 @@ def test_it_is_the_mean_of_the_errors_over_what_is_expected():
         assert found[name] == (pytest.approx(ratio, rel=1e-12), times, pytest.approx(last))
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_who_draws_loud_noise_levels_is_not_blamed_but_who_is_off_is(seed):
-    images = filled(seed).images()
-    assert images[0].name == "3.png"
-    assert all(each.ratio < 1.25 for each in images[1:])
-
-
-def test_one_large_error_of_an_image_that_was_seen_once_comes_behind():
-    ledger = Ledger(3, "abc".__getitem__)
-    for step in range(1, 30):
-        ledger.take(step, {0: 0}, [SampleError(0, 0.5, 2.0 if step % 2 else 1.6)])
-    ledger.take(30, {0: 2}, [SampleError(0, 0.5, 1.0)])
-    for step in range(31, 61):
-        ledger.take(step, {0: 1}, [SampleError(0, 0.5, 3.6)])
-    ledger.take(61, {0: 2}, [SampleError(0, 0.5, 6.0)])
-    images = ledger.images()
-    assert {each.name for each in images} == {"a", "b", "c"}
-    assert images[0].name == "b"
-
-
 def test_it_goes_on_from_a_checkpoint_to_the_bit():
     steps = list(drawn(2, 60))
     whole, first, second = (Ledger(6, NAMES.__getitem__) for _ in range(3))

@@ -48,21 +48,6 @@ def test_the_rest_of_a_longer_run_falls_from_where_it_stands():
     numpy.testing.assert_allclose(now[20:], cosine(here, 0.02, 50), atol=1e-15)
 
 
-@pytest.mark.parametrize(
-    ("now", "before", "step"),
-    [
-        (run(40), run(40), 20),  # as long as before
-        (run(30), run(40), 20),  # shorter
-        (run(60, "constant"), run(40, "constant"), 20),
-        (run(60, warmup_steps=20), run(40, warmup_steps=20), 20),  # in the warm-up
-        (run(60, min_ratio=0.5), run(40), 20),  # changed by hand
-    ],
-)
-def test_other_runs_keep_the_schedule_of_their_run_file(now, before, step):
-    assert planned_anew(now, stopped(before, step)) is None
-    assert planned_anew(now, None) is None
-
-
 @given(
     lengths=st.lists(st.integers(2, 60), min_size=1, max_size=4),
     warmup=st.integers(0, 8),

@@ -4,7 +4,7 @@ import torch
 
 from trainer_core.adapters import attach
 from trainer_core.config import AdapterConfig
-from trainer_core.training.metrics.adapter_norms import REST, AdapterNorms
+from trainer_core.training.metrics.adapter_norms import AdapterNorms
 from trainer_core.training.metrics.measurements import MEMORY_EVERY, Measurements
 from trainer_core.training.metrics.metrics_file import MetricsWriter, read_metrics
 from trainer_core.training.step.micro_batch import SampleError
@@ -31,22 +31,6 @@ def measurements(memory=lambda device: {}, every=1, clock=None):
             parameter.fill_(1 / 3)
     norms = AdapterNorms(adapter, (), every, 1000, refuse)
     return Measurements(clock or StepClock(CPU), norms, 4, CPU, memory)
-
-
-def test_a_step_gets_what_was_measured():
-    clock = StepClock(CPU)
-    measured = measurements(clock=clock)
-    clock.start()
-    clock.computed()
-    clock.mark()
-    clock.mark()
-    measured.measure_norms(1)
-    found = measured.complete(result(1), ERRORS)
-    assert found.bands == (0.66667, None, None, 6.6667e-08)
-    assert found.levels == {"2": 2, "18": 1}
-    assert list(found.norms) == [REST]
-    assert list(found.times) == ["data", "compute", "reduce", "update"]
-    assert found.loss == 0.5
 
 
 def test_memory_is_looked_at_now_and_then_and_its_peak_never_falls():

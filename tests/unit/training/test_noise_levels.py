@@ -7,9 +7,8 @@ import pytest
 import torch
 from fixtures.small_steps import SEED, SHAPES, Model, batch_of, maker
 
-from trainer_core.data.passes import Twin
 from trainer_core.training.step.draws import independent_draw, stratified_draw
-from trainer_core.training.step.objective import at_noise, with_noises
+from trainer_core.training.step.objective import at_noise
 from trainer_core.types import SampleTurn
 
 VISITS = 64
@@ -30,15 +29,6 @@ def test_two_visits_have_one_level_and_opposite_noise():
     assert not torch.equal(noise(first).abs(), noise(third).abs())
     assert not torch.equal(noise(first), noise(stratified_draw(SEED, 6, 0)))
     assert not torch.equal(noise(first), noise(stratified_draw(SEED + 1, 5, 0)))
-
-
-@pytest.mark.parametrize("pairs", [2, 3, 8, 21, 100])
-def test_any_number_of_pairs_fills_the_levels_evenly(pairs):
-    """No gap is wider than phi^2 = 2.62 even shares: three-gap theorem, golden rotation."""
-    places = sorted(stratified_draw(SEED, 5, 2 * pair).place for pair in range(pairs))
-    gaps = [b - a for a, b in zip(places, [*places[1:], places[0] + 1], strict=True)]
-    golden = (1 + math.sqrt(5)) / 2
-    assert max(gaps) <= golden**2 / pairs + 1e-12
 
 
 @pytest.mark.parametrize("turn", [0, 1, 6, 7])
@@ -91,23 +81,9 @@ def test_a_step_uses_the_draws_of_its_visits(offset):
     assert not torch.equal(other.abs(), first.abs())
 
 
-def test_the_noises_of_a_latent_are_visits():
-    batch = visited(3)
-    load = with_noises(lambda step, micro: batch, 2)
-    found = [prepared(load(1, micro)) for micro in range(2)]
-    assert found[0].sigmas == found[1].sigmas == (stratified_draw(SEED, 4, 4).place,)
-    assert torch.equal(found[0].noisy, -found[1].noisy)
-
-
 def test_both_sides_of_a_sample_have_one_draw():
     batch = visited(3)
     found = [prepared(at_noise(batch, 4, turn), sides=2) for turn in range(4)]
     assert torch.equal(found[0].noisy, found[1].noisy)
     assert torch.equal(found[2].noisy, found[3].noisy)
     assert torch.equal(found[0].noisy, -found[2].noisy)
-
-
-def test_a_twin_has_the_draw_of_its_sample_and_a_further_one_has_another():
-    twin = Twin(index=4, turn=2, step=1, position=0)
-    assert not twin.again(0).is_further
-    assert twin.again(8).is_further

@@ -252,44 +252,6 @@ def test_muon_takes_matrices_and_adamw_the_rest():
     assert "exp_avg" in alone.state[wide]
 
 
-@pytest.mark.parametrize(
-    ("name", "kept"),
-    [("adamw8bit", "exp_avg"), ("adamw8bit_paged", "state1"), ("lion8bit", "state1")],
-)
-def test_the_state_of_magnitudes_stays_in_fp32(name, kept):
-    pytest.importorskip(OPTIMIZERS[name].package or "torch")
-    factor, magnitude = (torch.nn.Parameter(torch.randn(8192)) for _ in range(2))
-    groups = [ParameterGroup((factor,)), ParameterGroup((magnitude,), decays=False)]
-    optimizer = make_optimizer(section(name), groups)
-    for each in (factor, magnitude):
-        each.grad = torch.randn(8192)
-    optimizer.step()
-    assert optimizer.state[factor][kept].dtype == torch.uint8
-    assert optimizer.state[magnitude][kept].dtype == torch.float32
-
-
-@pytest.mark.parametrize("name", [n for n in EVERY if n.values[0] not in COMPILED | {"prodigy"}])
-def test_groups_have_their_own_rate_and_decay(name):
-    """What is doubled in rate moves further; what has no decay is no smaller for it."""
-    start = torch.randn(64, 66, generator=torch.Generator().manual_seed(1))
-    slow, fast, free = (torch.nn.Parameter(start.clone()) for _ in range(3))
-    pytest.importorskip(OPTIMIZERS[name].package or "torch")
-    groups = [
-        ParameterGroup((slow,)),
-        ParameterGroup((fast,), 4.0),
-        ParameterGroup((free,), decay=0),
-    ]
-    settings = section(name, weight_decay=1.0)
-    optimizer = make_optimizer(settings, groups)
-    for step in range(1, 4):
-        set_learning_rate(optimizer, settings.learning_rate)
-        for each in (slow, fast, free):
-            each.grad = torch.randn(start.shape, generator=torch.Generator().manual_seed(step))
-        optimizer.step()
-    assert (fast - start).norm() > 2 * (slow - start).norm()
-    assert free.norm() > slow.norm()
-
-
 @pytest.mark.parametrize("name", sorted(AVERAGES_ITSELF))
 def test_what_is_shown_is_the_average_and_the_trained_bits_come_back(name):
     weights = parameters()
@@ -343,32 +305,6 @@ def test_a_state_with_a_part_missing_is_refused(name):
         load_optimizer_tensors(
             made(copies(weights), name), stored | {"optimizer.9.step": torch.tensor(1)}
         )
-
-
-def test_a_run_of_an_earlier_version_goes_on_as_it_rounded_then():
-    """On a CPU AdamW was not fused once, which rounds otherwise."""
-    old, new = parameters(), parameters()
-    earlier = torch.optim.AdamW(old, 1e-4)
-    for step in range(1, 4):
-        gradients(old, step, some=False)
-        earlier.step()
-    stored = {
-        f"optimizer.{index}.{name}": value.clone()
-        for index, each in enumerate(old)
-        for name, value in earlier.state[each].items()
-    }
-    for each, kept in zip(new, old, strict=True):
-        each.data.copy_(kept.detach())
-    resumed = make_optimizer(section("adamw"), [ParameterGroup(tuple(new))])
-    load_optimizer_tensors(resumed, stored)
-    for step in range(4, 7):
-        for weights, optimizer in ((old, earlier), (new, resumed)):
-            gradients(weights, step, some=False)
-            optimizer.step()
-    assert same(old, new)
-    assert optimizer_tensors(resumed).keys() == stored.keys()
-    fused = make_optimizer(section("adamw"), [ParameterGroup(tuple(parameters()))])
-    assert fused.param_groups[0]["fused"] is True
 
 
 def test_adamw_follows_the_textbook_update():

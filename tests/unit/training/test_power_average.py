@@ -11,15 +11,6 @@ from trainer_core.training.checkpoints.power_average import (
 )
 
 
-@pytest.mark.parametrize("length", [0.01, 0.05, 0.1, 0.2, 0.28])
-def test_a_length_is_the_standard_deviation_of_its_density(length):
-    gamma = exponent_of(length)
-    edges = np.linspace(0.0, 1.0, 400_001)
-    middle, mass = (edges[1:] + edges[:-1]) / 2, np.diff(edges ** (gamma + 1))
-    mean = (middle * mass).sum()
-    assert np.sqrt(((middle - mean) ** 2 * mass).sum()) == pytest.approx(length, rel=1e-5)
-
-
 def walk(updates, size=50, seed=0):
     """Weights after each update of a made-up run: they move, and shake."""
     draw = np.random.default_rng(seed)

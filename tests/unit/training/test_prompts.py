@@ -120,23 +120,6 @@ def test_prompts_are_what_the_encoders_yield_and_then_come_from_the_cache(prompt
     )
 
 
-@pytest.mark.parametrize(
-    ("change", "encoded"),
-    [
-        ({"prompts": [TEXTS[0], "a red cross on a white background"]}, 1),
-        ({"prompts": [*TEXTS, TEXTS[0]]}, 0),
-        ({"prompts": TEXTS[::-1]}, 0),
-        ({"negative_prompt": "a blue square"}, 2),
-        ({"every": 5, "steps": 3, "guidance": 2.0, "seed": 9, "width": 96}, 0),
-    ],
-)
-def test_only_a_changed_text_is_encoded_again(prompts, change, encoded):
-    assert prompts.count() == 2
-    prompts.preview |= change
-    assert prompts.count() == encoded
-    assert prompts.count() == 0
-
-
 def test_the_cache_tells_neither_prompts_nor_paths(edits, image):
     edits.preview["negative_prompt"] = "ugly secret"
     edits.encode()

@@ -1,7 +1,6 @@
 """Reading ahead gives what reading would give, and leaves nothing behind."""
 
 import threading
-import time
 
 import pytest
 
@@ -16,59 +15,8 @@ def following(step, micro):
     return (step + 1, 0) if step < STEPS else None
 
 
-class Source:
-    """Counts what is read, and fails where it is told to."""
-
-    def __init__(self, broken=()):
-        self.read, self.broken = [], broken
-
-    def __call__(self, step, micro):
-        self.read.append((step, micro))
-        if (step, micro) in self.broken:
-            raise OSError(f"broken {step} {micro}")
-        return step * 10 + micro
-
-
 def reading_threads():
     return [each for each in threading.enumerate() if each.name.startswith("read-ahead")]
-
-
-def wait_for(condition):
-    deadline = time.monotonic() + 60
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.001)
-    assert condition()
-
-
-PLACES = [(step, micro) for step in range(1, STEPS + 1) for micro in range(MICROS)]
-
-
-def test_everything_is_read_once_and_in_order():
-    source = Source()
-    with ReadAhead(source, following) as ahead:
-        assert [ahead(*place) for place in PLACES] == [10 * s + m for s, m in PLACES]
-    assert source.read == PLACES
-    assert not reading_threads()
-
-
-@pytest.mark.parametrize("depth", [1, 3, 50])
-def test_so_much_is_read_before_it_is_asked_for_and_no_more(depth):
-    source = Source()
-    with ReadAhead(source, following, depth) as ahead:
-        ahead(1, 0)
-        wanted = min(len(PLACES), 1 + depth)
-        wait_for(lambda: len(source.read) >= wanted)
-        time.sleep(0.02)
-        assert source.read == PLACES[:wanted]
-
-
-def test_an_error_comes_out_where_its_batch_is_asked_for_and_not_before():
-    with ReadAhead(Source(broken=[(2, 1)]), following) as ahead:
-        assert [ahead(*place) for place in PLACES[:4]] == [10, 11, 12, 20]
-        with pytest.raises(OSError, match="broken 2 1"):
-            ahead(2, 1)
-        assert ahead(2, 2) == 22
-    assert not reading_threads()
 
 
 def test_no_thread_outlives_a_run_that_is_broken_off():

@@ -72,13 +72,6 @@ def test_without_a_state_or_leave_to_go_back_it_ends(tmp_path):
         assert run.ended == (8, 5)
 
 
-def test_a_run_that_makes_no_step_at_all_does_not_end_as_done(tmp_path):
-    trainer, run = make_run(tmp_path, 2, [1, 2])
-    with pytest.raises(NonFiniteError):
-        trainer.train()
-    assert run.ended == (2, 1)
-
-
 def test_weights_that_are_not_finite_lead_back_too(tmp_path, monkeypatch):
     trainer, run = make_run(tmp_path, 20, [], saved=[4, 8])
 

@@ -109,20 +109,6 @@ def test_a_free_setting_may_change(path):
 
 
 @pytest.mark.parametrize(
-    ("change", "named"),
-    [
-        ({"base": "c"}, "base (content) was 'b' and is 'c'"),
-        ({"dataset": "e"}, "dataset (content) was 'd' and is 'e'"),
-        ({"start": "f"}, "adapter.start_from (content) was None and is 'f'"),
-    ],
-)
-def test_what_a_run_resolved_is_compared_by_content(change, named):
-    with pytest.raises(ConfigError) as caught:
-        refused(Checkpoint(1, compared(), {}), compared(**change), RunConfig())
-    assert caught.value.found.endswith(f": {named}")
-
-
-@pytest.mark.parametrize(
     ("change", "fits"),
     [
         ({"precision": "bf16", "dataset": "d in bf16", "source": "s"}, True),
@@ -181,20 +167,6 @@ def test_the_newest_checkpoint_of_the_newest_version_that_has_one(tmp_path, make
     newest = make_version(5, 10, 1_000_000)
     make_version()
     assert found(tmp_path, resume) == newest / "checkpoints" / "1000000"
-
-
-def test_versions_are_ordered_by_number_and_unfinished_checkpoints_passed_over(
-    tmp_path, make_version
-):
-    """A folder has a checkpoint's name only when it was whole: one that is not is damaged."""
-    for _ in range(10):
-        make_version(5)
-    newest = make_version(7)
-    assert newest.name == "v10"
-    (newest / "checkpoints" / "9").mkdir()
-    (newest / "checkpoints" / "000008").write_text("a file")
-    (newest / "checkpoints" / ".writing-x").mkdir()
-    assert found(tmp_path, "latest") == newest / "checkpoints" / "000007"
 
 
 @pytest.mark.parametrize("versions", [0, 1])

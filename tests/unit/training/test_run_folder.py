@@ -4,7 +4,6 @@ import socket
 import subprocess
 import sys
 
-import psutil
 import pytest
 from fixtures.races import race
 
@@ -63,25 +62,6 @@ def test_dead_version_with_work_in_it_stays(tmp_path, keep):
     assert remove_dead_versions(tmp_path) == []
 
 
-@pytest.fixture
-def living():
-    """Another process, with the number and the start that its lock would hold."""
-    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    started = psutil.Process(process.pid).create_time()
-    yield {"host": socket.gethostname(), "pid": process.pid, "process_started": started}
-    process.communicate(b"\n")
-
-
-@pytest.mark.parametrize(("moved", "live"), [(0, True), (30, True), (-30, True), (3600, False)])
-def test_a_process_is_known_by_its_start_as_exactly_as_a_set_clock_allows(
-    tmp_path, living, moved, live
-):
-    folder = create_version(tmp_path, {}, "")
-    lock = {**living, "process_started": living["process_started"] + moved}
-    (folder.path / "lock.json").write_text(json.dumps(lock))
-    assert is_live(folder.path) is live
-
-
 @pytest.mark.parametrize(
     ("interrupt", "name"),
     [(KeyboardInterrupt(), "SIGINT"), (KeyboardInterrupt("SIGTERM"), "SIGTERM")],
@@ -128,15 +108,6 @@ def test_of_all_processes_that_resume_a_version_at_once_exactly_one_owns_it(tmp_
         if before == "killed":
             kill(folder)
         assert race(lambda path=folder.path: open_version(path)) == 1
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_processes_that_start_together_get_different_versions(tmp_path):
-    for count in range(1, 6):
-        assert race(lambda: create_version(tmp_path, {"steps": 9}, ""), children=3) == 3
-        # Those of the round before are dead and came to nothing; no number is used again.
-        found = [path.name for path in versions(tmp_path)]
-        assert found[-1] == f"v{3 * count - 1}"
 
 
 def test_folder_that_cannot_be_written_names_itself_and_the_setting(tmp_path):

@@ -61,15 +61,6 @@ def test_parts_sum_up_to_the_whole(shape, other, masked):
         torch.testing.assert_close(found[3], expected[3])
 
 
-def test_what_was_found_with_large_images_leaves_small_ones_whole():
-    batches = [batch_of((4, 12, 8), (0, 1)), batch_of((4, 6, 8), (0, 1))]
-    model = Model((4, 6, 8))
-    given = maker(model, lambda step, micro: batches[micro])
-    given = replace(given, predict=lambda noisy, *_: noisy * 1.0)
-    split = halved(given, 1)
-    assert [len(list(split(1, micro))) for micro in (0, 1)] == [2, 1]
-
-
 def test_what_the_base_says_is_asked_for_in_each_part():
     shape = SHAPES["plain"]
     model, batch = Model(shape), batch_of(shape)

@@ -44,15 +44,6 @@ def test_what_is_slow_is_found_and_nothing_counts_twice(slow):
     assert min(times.values()) >= 0.0
 
 
-def test_a_device_that_tells_later_is_asked_a_step_later():
-    # The meta device tells of no moment, and waits for nothing.
-    clock = StepClock(torch.device("meta"))
-    assert make_step(clock, slow="data")[0] is None
-    times, _ = make_step(clock)
-    assert list(times) == ["data"]
-    assert times["data"] >= 0.06
-
-
 @pytest.mark.gpu
 def test_a_gpu_is_timed_by_events_and_never_waited_for():
     device = torch.device("cuda")

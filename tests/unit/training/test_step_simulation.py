@@ -25,7 +25,6 @@ from trainer_core.offload.swapped import chosen_blocks, repeated_blocks
 from trainer_core.offload.transfer import PlainTransfer
 from trainer_core.quantization.registry import FORMATS
 from trainer_core.training.memory.live_bytes import LiveBytes, Marks, Phase
-from trainer_core.training.memory.memory_estimate import adapter_bytes
 from trainer_core.training.memory.step_simulation import StepInputs, StepSimulation
 from trainer_core.training.optimizers import make_optimizer
 from trainer_core.training.step.micro_batch import StepMaker
@@ -164,23 +163,6 @@ def test_batches_micro_batches_and_stored_weights_count():
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize(
-    ("training", "dataset", "times"),
-    [
-        ({"gradient_accumulation_steps": 3}, {}, 3),
-        ({"gradient_accumulation_steps": 2, "noises_per_latent": 2}, {}, 4),
-        ({}, {"slider": {"positive": "old", "negative": "young"}}, 2),
-    ],
-    ids=["accumulated", "noises", "both sides"],
-)
-def test_a_profile_counts_every_micro_batch(training, dataset, times):
-    one = simulation(make_config(), torch.float32).profile()
-    found = simulation(make_config(training=training, dataset=dataset), torch.float32).profile()
-    assert (one.micro_batches, found.micro_batches) == (1, times)
-    assert found.flops == times * one.flops
-
-
-@pytest.mark.exhaustive
 def test_moments_in_8_bits_count_to_the_byte():
     adapter, optimizer = {"kind": "lora", "rank": 32, "dora": True}, {"name": "adamw8bit"}
     config = make_config(adapter=adapter, training={"optimizer": optimizer})
@@ -224,17 +206,6 @@ def test_tokens_that_pass_blocks_by_do_not_count(family, checkpointing):
     found, every = simulate(config, torch.float32), make_config(family, **sections)
     assert agree(found, real_peak(config, torch.float32))
     assert found.flops < simulate(every, torch.float32).flops
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("name", FORMATS)
-def test_reading_a_stored_weight_counts(name):
-    config, dense = make_config(), simulate(make_config(), torch.float32)
-    found = simulate(config, torch.float32, FORMATS[name])
-    # What is made in between by code that leaves torch, as nf4's table on a CPU, is not simulated;
-    # the matrix of a rotation is, although all layers share one. Both are small beside real layers.
-    assert agree(found, real_peak(config, torch.float32, FORMATS[name]), within=0.1)
-    assert found.activations > dense.activations
 
 
 @pytest.mark.exhaustive
@@ -320,18 +291,6 @@ def test_adapters_of_the_base_are_counted(kind):
     assert agree(found, real_peak(config, torch.float32, stored, [real]))
     assert found.adapter > plain.adapter + 1000
     assert not agree(plain, found.adapter + found.activations)
-
-
-@pytest.mark.exhaustive
-def test_averages_of_the_factors_are_counted_and_nothing_else_grows():
-    plain, averaged = (
-        simulation(make_config(adapter=ADAPTERS["lora"], training={"ema": ema}), torch.float32)
-        for ema in ({}, {"decay": 0.99, "post_hoc": True})
-    )
-    more = averaged.step().adapter - plain.step().adapter
-    assert more == 3 * 4 * averaged.trainable
-    assert averaged.step().activations == plain.step().activations
-    assert adapter_bytes(averaged) - adapter_bytes(plain) == more
 
 
 BYTES = 4 << 10

@@ -11,8 +11,6 @@ from trainer_core.training.observer import RunStarted, ValidationDone
 from trainer_core.training.sweep.median_rule import FEWEST, GRACE, MedianRule
 from trainer_core.training.sweep.trials import MOST, file_trials, read_grid, read_sweep
 
-RATE = "training.optimizer.learning_rate"
-
 
 @pytest.fixture
 def written(tmp_path):
@@ -51,15 +49,6 @@ def test_a_grid_is_every_combination_named_after_what_differs(written):
 def test_a_name_is_looked_for_among_what_may_be_swept():
     (found,) = read_grid("alpha: 8\nsteps: 9\nflip: true", "a node")
     assert found == {"adapter.alpha": 8, "training.steps": 9, "dataset.flip": True}
-
-
-def test_listed_trials_that_make_no_good_name_are_numbered(written):
-    path = written(
-        "run: run.yaml\nstop_hopeless: false\n"
-        "trials: [{rank: 8}, {adapter.include: ['to_q$', 'a/b'], batch_size: 2}]"
-    )
-    assert not read_sweep(path).stop_hopeless
-    assert [each.name for each in trials(path)[1]] == ["cat-trial0", "cat-trial1"]
 
 
 @pytest.mark.parametrize(

@@ -2,17 +2,13 @@
 
 import dataclasses
 import inspect
-from functools import partial
 
 import pytest
 import torch
 import torch.nn.functional as F
-from torch.utils.flop_counter import FlopCounterMode
 
 from tests.fixtures.families import record
-from tests.fixtures.full_size import full_size_transformer
-from trainer_core.adapters import attach
-from trainer_core.config import AdapterConfig, RoutingSection, RunConfig
+from trainer_core.config import RoutingSection, RunConfig
 from trainer_core.counters import counter_seed
 from trainer_core.errors import ConfigError
 from trainer_core.families.registry import PACKAGES, get_family
@@ -197,30 +193,3 @@ def test_routing_is_refused_where_no_block_is_left_or_known():
     config = RunConfig.model_validate({"training": {"routing": {"share": 0.5}}})
     with pytest.raises(ConfigError, match=r"share is 0\.5, and family is sdxl"):
         require_possible(config, unknown, SingleProcess(torch.device("cpu")))
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize(("name", "tokens"), [("qwen_image", 512), ("flux", 512)])
-def test_half_of_the_tokens_are_about_half_of_the_products(name, tokens):
-    """At 1024 pixels and full size, with activations computed again."""
-    family, counts = get_family(name), []
-    model = full_size_transformer(name)
-    family.layers.prepare(model)
-    numbers = partial(torch.empty, device="meta")
-    shapes = family.text.conditioning_shapes(model.config, tokens)
-    text = [{name: numbers(shape) for name, shape in shapes.items()}]
-    adapter = attach(model, AdapterConfig(kind="lora"), presets=family.layers.presets)
-    predict = partial(family.prediction.predict, model, guidance=3.5)
-    blocks = repeated_blocks(model, family.layers.repeated_blocks)
-    calls = CheckpointedBlocks(dict(enumerate(blocks)), set(range(len(blocks))))
-    family.layers.enable_checkpointing(model, calls)
-    for share in (1.0, 0.5):
-        if share < 1:
-            settings = RoutingSection(share=share)
-            predict = TokenRouting(model, family, settings, 0).routed(predict)
-        with FlopCounterMode(display=False) as counter:
-            predict(numbers(1, 16, 128, 128), numbers(1), text, ()).sum().backward()
-        counts.append(counter.get_total_flops())
-    adapter.detach()
-    model.disable_gradient_checkpointing()
-    assert 0.5 < counts[1] / counts[0] < 0.62

@@ -5,7 +5,6 @@ import math
 import pytest
 import torch
 from fixtures.small_trainer import Recording, small_trainer
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from trainer_core.adapters import attach
 from trainer_core.adapters.parameter_groups import parameter_groups
@@ -102,37 +101,6 @@ def test_what_a_layer_keeps_of_its_factors_is_of_those_after_the_step():
     torch.testing.assert_close(layer.norm().flatten(), expected)
 
 
-def test_resumed_run_starts_after_the_done_steps_without_the_first_preview():
-    recording = Recording()
-    trainer, _ = make_trainer(recording, preview_every=3, steps=6)
-    trainer.state.step = 4
-    trainer.train()
-    assert [result.step for result in recording.results] == [5, 6]
-    assert recording.previews == [6]
-
-
-class Reads(TorchDispatchMode):
-    """Counts numbers that are fetched from tensors one by one."""
-
-    def __init__(self):
-        super().__init__()
-        self.count = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        self.count += func is torch.ops.aten._local_scalar_dense.default
-        return func(*args, **(kwargs or {}))
-
-
-def test_no_number_is_read_for_a_micro_batch():
-    trainer, parameter = make_trainer(Recording(), gradient_accumulation_steps=4, max_grad_norm=1.0)
-    with Reads() as reads:
-        trainer.train()
-        found = reads.count
-        parameter[0].item()
-    assert found <= 6
-    assert reads.count == found + 1
-
-
 @pytest.mark.parametrize("step", [1, 3])
 def test_loss_that_is_not_finite_reaches_no_weight_and_names_what_it_saw(step):
     recording = Recording()
@@ -145,19 +113,6 @@ def test_loss_that_is_not_finite_reaches_no_weight_and_names_what_it_saw(step):
     assert error.value.remedy == "what to do"
     for part in (f"the loss of step {step}", "image 0 (sigma 0.2500)"):
         assert part in str(error.value)
-
-
-def test_a_step_that_is_left_out_changes_no_weight_and_the_schedule_goes_on():
-    recording = Recording()
-    trainer, parameter = make_trainer(recording, broken=(2,), batch_size=4, steps=3)
-    assert trainer.train() == ("done", 3)
-    weight = torch.zeros(2)
-    for step in (1, 3):
-        weight = weight - 0.5 / step * (weight - TARGETS).mean(dim=0)
-    torch.testing.assert_close(parameter.detach(), weight)
-    assert [result.skipped for result in recording.results] == [False, True, False]
-    assert math.isnan(recording.results[1].loss)
-    assert parameter.grad is None
 
 
 @pytest.mark.parametrize("step", [0, 2, 4])

@@ -9,7 +9,6 @@ from tests.fixtures.thread_processes import together
 from trainer_core.config import MaskSection
 from trainer_core.data.cache.cache_file import make_entry, write_entry
 from trainer_core.data.cache.cached_dataset import CachedDataset, CachedItem
-from trainer_core.diffusion.parameterization import EPS
 from trainer_core.training.objectives.validation import (
     Measuring,
     Validation,
@@ -55,38 +54,6 @@ def test_the_number_depends_on_neither_batches_nor_processes(dataset):
     for count in (2, 3, 12):
         found = together(count, lambda process: validation(dataset, process)[0](0).loss)
         assert found == pytest.approx([alone.loss] * count, rel=1e-6)
-
-
-def test_the_most_images_are_the_same_ones_each_time(dataset):
-    def names(**more):
-        held = validation(dataset, SingleProcess(CPU), **more)[0].held
-        return {dataset.names[index] for batch in held.batches for index in batch}
-
-    assert names() == {str(number) for number in range(9)} - {"4"}
-    few = names(most=3)
-    assert len(few) == 3
-    assert names(most=3, batch=1) == few
-    assert few < names(most=5)
-
-
-def test_as_many_trained_images_are_measured_in_the_same_way(dataset):
-    few = validation(dataset, SingleProcess(CPU), most=1)[0]
-    assert {dataset.names[index] for batch in few.trained.batches for index in batch} == {"4"}
-    points = few.trained.points(0), few.held.points(0)
-    assert points[0].sigmas == points[1].sigmas == (0.25,)
-    measured = few(0)
-    alone = sum(few.loss(few.trained.points(number)) for number in range(2)) / 2
-    assert measured.trained == pytest.approx(float(alone), rel=1e-6)
-    assert measured.loss != measured.trained
-
-
-def test_a_base_that_predicts_noise_is_measured_by_the_noise(dataset):
-    given = [2] * len(dataset), lambda _: (0.25,), 1, MaskSection()
-    flow, eps = (hold_out(dataset, 9, Measuring(*given, *kind)) for kind in ((), (EPS,)))
-    one, other = flow.points(0), eps.points(0)
-    assert torch.equal(one.noisy, other.noisy)
-    image = one.noisy - 0.25 * one.target
-    torch.testing.assert_close(other.target, one.target + image)
 
 
 def test_a_full_device_leaves_the_number_out_and_says_so(dataset):

@@ -104,14 +104,6 @@ def test_a_damaged_newest_checkpoint_falls_back_to_the_one_before(checkpoints, d
     assert f"resume={checkpoints / '000010'}" in error.value.remedy
 
 
-def test_a_named_damaged_one_names_a_later_one_where_there_is_none_before(checkpoints):
-    (checkpoints / "000005" / STATE).unlink()
-    cut(checkpoints / "000010" / TENSORS, 0.5)
-    with pytest.raises(CheckpointError) as error:
-        read_whole_checkpoint(checkpoints / "000005", named=True)
-    assert f"resume={checkpoints / '000015'}" in error.value.remedy
-
-
 def test_a_checkpoint_of_a_later_version_is_not_passed_over(checkpoints):
     path = checkpoints / "000015" / STATE
     path.write_text(json.dumps({**json.loads(path.read_text()), "format": FORMAT + 1}))

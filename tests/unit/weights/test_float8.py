@@ -9,20 +9,6 @@ from trainer_core.tensors.widening import widened
 WIDE = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
 
 
-class Counted(torch.utils._python_dispatch.TorchDispatchMode):
-    """Numbers of 8 bits that torch converts one by one."""
-
-    def __init__(self):
-        super().__init__()
-        self.converted = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        if func._schema.name in ("aten::_to_copy", "aten::copy_"):
-            source = args[0] if func._schema.name == "aten::_to_copy" else args[1]
-            self.converted += source.numel() if source.dtype in EIGHT_BIT else 0
-        return func(*args, **kwargs or {})
-
-
 def bits(tensor):
     """Its bits; of NaN only that it is one."""
     integers = {2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.dtype.itemsize]
@@ -39,13 +25,3 @@ def test_all_numbers_of_8_bits_are_those_of_torch(stored, wide):
         assert found.shape == values.shape
         assert torch.equal(bits(found), bits(values.to(wide)))
         assert torch.equal(found.isnan(), values.to(wide).isnan())
-
-
-def test_torch_converts_no_more_than_the_table():
-    values = torch.zeros(256, 1024).to(torch.float8_e4m3fn)
-    with Counted() as counted:
-        widened(values, torch.bfloat16)
-    assert counted.converted <= 256
-    with Counted() as counted:
-        values.to(torch.bfloat16)
-    assert counted.converted == values.numel()

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import nn
 
 from tests.fixtures.combinations import each_once
@@ -145,28 +145,6 @@ def test_eight_bits_are_kept_as_the_file_has_them(tmp_path, kind, name, dtype):
     assert sum(planned.values()) == sum(
         p.nbytes for each in layers.values() for p in each.parts().values()
     )
-
-
-def test_eight_bits_in_a_folder_are_kept_too(tmp_path):
-    location = place(folder_of(make_flux_transformer(), tmp_path))
-    path = tmp_path / "transformer" / "diffusion_pytorch_model.safetensors"
-    tensors = load_file(path)
-    name = "transformer_blocks.0.attn.to_q.weight"
-    save_file({**tensors, name: tensors[name].to(F8)}, path)
-    found = FLUX.load_transformer(location, torch.float32, "cpu", "file")
-    assert list(packed_layers(found)) == [name.removesuffix(".weight")]
-    dense = FLUX.load_transformer(location, torch.float32, "cpu")
-    assert torch.equal(packed_layers(found).popitem()[1].dense(), dense.get_parameter(name))
-
-
-@pytest.mark.parametrize("name", ["int8", "nf4"])
-def test_eight_bits_become_another_format_by_their_numbers(tmp_path, name):
-    location = place(eight_bit_file(tmp_path / "base.safetensors", "rows"))
-    found = FLUX.load_transformer(location, torch.bfloat16, "cpu", name)
-    dense = FLUX.load_transformer(location, torch.float32, "cpu")
-    for path, layer in packed_layers(found).items():
-        parts = FORMATS[name].pack(dense.get_submodule(path).weight)
-        assert all(torch.equal(part, layer.parts()[key]) for key, part in parts.items())
 
 
 def refusal(location):

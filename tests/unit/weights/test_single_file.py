@@ -4,8 +4,6 @@ import sys
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from tests.fixtures.combinations import pairwise
@@ -16,7 +14,6 @@ from tests.fixtures.native_files import (
     dequantised,
     flux_to_native,
     locate_file,
-    make_native_flux,
     native_model,
     native_state,
     scaled_layers,
@@ -91,48 +88,6 @@ def test_diffusers_own_converter_undoes_the_naming_of_these_tests():
     assert differing(convert(flux_to_native(state)), state) == []
 
 
-@pytest.mark.parametrize("wanted", PRECISIONS)
-def test_numbers_may_lie_at_any_byte(wanted, tmp_path):
-    """Older writers do not pad the header, so that no tensor begins at a whole word."""
-    path = write(tmp_path / "base.safetensors", native_state("flux"))
-    content = path.read_bytes()
-    length = int.from_bytes(content[:8], "little")
-    header = content[8 : 8 + length].rstrip()
-    header += b" " * ((3 - len(header)) % 8)
-    path.write_bytes(len(header).to_bytes(8, "little") + header + content[8 + length :])
-    assert len(header) % 8 == 3
-    expected = {k: v.to(wanted) for k, v in native_model("flux").state_dict().items()}
-    assert differing(load(path, "flux", wanted), expected) == []
-
-
-def test_the_other_parts_of_a_checkpoint_are_left_out(tmp_path):
-    others = {
-        "vae.encoder.conv_in.weight": torch.ones(2, 2),
-        "text_encoders.t5xxl.transformer.shared.weight": torch.ones(2, 2),
-        "text_encoders.t5xxl.logit_scale": torch.tensor(1, dtype=torch.int64),
-    }
-    tensors = {f"model.diffusion_model.{k}": v for k, v in native_state("flux").items()} | others
-    loaded = load(write(tmp_path / "base.safetensors", tensors), "flux")
-    assert differing(loaded, native_model("flux").state_dict()) == []
-
-
-@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
-@given(
-    layers=st.integers(1, 3),
-    singles=st.integers(1, 3),
-    prefix=st.sampled_from(PREFIXES),
-    diffusers_names=st.booleans(),
-)
-def test_sizes_are_read_from_the_tensors(layers, singles, prefix, diffusers_names, tmp_path):
-    made = make_native_flux(True, layers, singles)
-    state = made.state_dict()
-    tensors = state if diffusers_names else native_state("flux", state)
-    path = write(tmp_path / "base.safetensors", tensors, prefix=prefix)
-    loaded = load(path, "flux")
-    assert differing(loaded, state) == []
-    assert (loaded.config["num_layers"], loaded.config["num_single_layers"]) == (layers, singles)
-
-
 @pytest.mark.parametrize(
     ("spelling", "prefix", "wanted", "family"),
     pairwise(["old", "new", "header"], PREFIXES, PRECISIONS, FAMILIES),
@@ -156,17 +111,6 @@ def test_scaled_weights_are_multiplied_by_their_scale(spelling, prefix, wanted, 
     found = native_state(family, loaded.state_dict())[name].float()
     assert (found - exact).norm() < 0.05 * exact.norm()
     assert (bare[name].float() - exact).norm() > exact.norm()
-
-
-def test_a_scale_for_each_row_is_cut_with_its_rows(tmp_path):
-    tensors, _ = to_scaled(native_state("flux"), "new")
-    layer = "single_blocks.0.linear1"
-    rows = tensors[f"{layer}.weight"].shape[0]
-    tensors[f"{layer}.weight_scale"] = torch.linspace(0.5, 2.0, rows)[:, None]
-    path = write(tmp_path / "base.safetensors", tensors)
-    found = native_state("flux", load(path, "flux").state_dict())[f"{layer}.weight"]
-    weight, scale = tensors[f"{layer}.weight"], tensors[f"{layer}.weight_scale"]
-    assert torch.equal(found, weight.float() * scale)
 
 
 def test_modules_that_diffusers_keeps_in_float32_stay_so(monkeypatch, tmp_path):
@@ -198,15 +142,6 @@ def test_name_and_marker_tell_the_edit_models_apart(
     loaded = load(path, "qwen_image", controls=controls)
     assert loaded.zero_cond_t == zero
     assert differing(loaded, native_model("qwen_image").state_dict()) == []
-
-
-def test_the_title_in_the_header_counts_as_the_name(tmp_path):
-    path = write(
-        tmp_path / "base.safetensors",
-        native_state("qwen_image"),
-        {"modelspec.title": "Qwen Image Edit 2511"},
-    )
-    assert load(path, "qwen_image", controls=True).zero_cond_t
 
 
 # black-forest-labs/FLUX.1-dev, Qwen/Qwen-Image and Tongyi-MAI/Z-Image.

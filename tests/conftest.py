@@ -1,9 +1,11 @@
 """What every test shares: the markers' conditions, and a count of what ran for each marker."""
 
+import ctypes
 import functools
 import gc
 import json
 import os
+import signal
 import sys
 from collections import Counter
 from collections.abc import Collection, Generator, Mapping
@@ -23,6 +25,7 @@ COMFY = "tests/comfyui/"
 """Its files share two: ComfyUI's server, and the host of the scripts that need none."""
 
 MARKERS = ("comfy", "browser", "gpu", "slow", "exhaustive", "matrix")
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _counts: dict[str, Counter[str]] = {marker: Counter() for marker in MARKERS}
 _reasons: dict[str, Counter[str]] = {marker: Counter() for marker in MARKERS}
 _failed: list[str] = []
@@ -37,11 +40,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Show how far a run is, from the process that hands tests out, and say where they write."""
     if hasattr(config, "workerinput"):
+        _end_with_parent()
         return
     if config.option.markexpr == "not exhaustive":  # the others hold more
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", temporary_folder())
     if config.getoption("--progress"):
         config.pluginmanager.register(Progress(config))
+
+
+def _end_with_parent() -> None:
+    """End this worker when the process that hands tests out is gone, and its servers with it."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 @pytest.hookimpl(wrapper=True)

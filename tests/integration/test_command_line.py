@@ -16,7 +16,7 @@ from trainer_core.families.run_files import run_file_template
 
 _COMMAND = [sys.executable, "-m", "trainer_core"]
 _SHORT = ("training.schedule.warmup_steps=0",)
-_STOPPING = "Stopping after this step; the state is saved. Once more stops at once."
+_STOPPING = "Stopping after this step, and saving the state. Once more stops at once."
 
 
 @pytest.fixture(scope="module")

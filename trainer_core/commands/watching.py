@@ -46,7 +46,7 @@ from .console import (
 _LAUNCHER = "TORCHELASTIC_RUN_ID"
 """Set by torch's launcher, which accelerate's uses."""
 
-_STOPPING = b"\nStopping after this step; the state is saved. Once more stops at once.\n"
+_STOPPING = b"\nStopping after this step, and saving the state. Once more stops at once.\n"
 
 
 _ECHO = 5.0

@@ -98,7 +98,7 @@ class Trainer:
             self.training.checkpoint_minutes if recorder else 0.0
         )
         self._checkpoints = checkpoints
-        self._initial = self._initial_state() if self.training.recovery.returns else None
+        self._initial_checkpoint = self._initial_state() if self.training.recovery.returns else None
 
     def train(self) -> tuple[str, int]:
         """Train to the last step; restore a checkpoint as often as the run file allows.
@@ -129,12 +129,12 @@ class Trainer:
             ends = not requests.cancel and (requests.stop or step == self.steps)
             measured = self._measure_and_record(result, errors, ends=ends)
             requests = requests.stopping(measured.stop)
-            saved = self._saves(step, requests)
+            saved = self._checkpoint_is_due(step, requests)
             if saved:
                 self.save_checkpoint(step)  # before the previews: they take long and may fail
             cancelled = requests.cancel or measured.cancelled
             shown_at_end = step == self.steps or measured.stop
-            if not cancelled and self._shows(step, requests, ends=shown_at_end):
+            if not cancelled and self._previews_are_due(step, requests, ends=shown_at_end):
                 cancelled = self.preview(step)
             if step < self.steps and (cancelled or requests.stop):
                 if not saved:
@@ -142,7 +142,7 @@ class Trainer:
                 return "cancelled" if cancelled else "done", step
         return "done", self.steps
 
-    def _before_first_step(self) -> str:
+    def _before_first_step(self) -> str | None:
         """Validate and preview the base of a new run; the status of a run that ends here."""
         state = self.state
         if state.step and self._given_up():
@@ -163,7 +163,7 @@ class Trainer:
             cancelled, stop = measured.cancelled, measured.stop
         if cancelled:
             return "cancelled"
-        return "done" if stop else ""
+        return "done" if stop else None
 
     def train_step(self, step: int) -> tuple[StepResult, Sequence[SampleError], RunRequests]:
         """Compute the gradients of a step, clip them and update the weights.
@@ -192,7 +192,7 @@ class Trainer:
         self.clock.computed()
         self.processes.sum_gradients(self.parameters)
         norm = clip_gradients(self.parameters, self.training.max_grad_norm)
-        # The one place where a step waits for the device.
+        # With one process, the only place where a step waits for the device.
         numbers = read_numbers(self.processes, micro_steps, norm, samples, self.plan.times)
         self.clock.mark()
         finite = math.isfinite(numbers.loss + numbers.norm)
@@ -200,12 +200,12 @@ class Trainer:
             forget_gradients(self.parameters)
             what = "a gradient" if math.isfinite(numbers.loss) else "the loss"
             self._skip_or_restore(step, what, micro_steps)
-        # Before the update: several processes would wait here until the device has made it.
+        # Processes wait for each other here: before the update, so that none waits for that too.
         requests = self.requests()
         if finite:
             update(optimizer, self.parameters)
             forget_gradients(self.parameters)
-            self._updated(step, numbers.errors)
+            self._after_update(step, numbers.errors)
         result = StepResult(
             step=step,
             epoch=self.plan.batches.epoch(step),
@@ -314,7 +314,7 @@ class Trainer:
             target: The step of the checkpoint; 0 for the initial state.
         """
         state, config, returns = self.state, self.config, self.state.returns + 1
-        checkpoint = self._initial
+        checkpoint = self._initial_checkpoint
         if target or checkpoint is None:
             assert self._checkpoints is not None, "`_restore_or_end` has found the folder"
             _, checkpoint = read_whole_checkpoint(self._checkpoints / f"{target:06d}", named=False)
@@ -334,7 +334,7 @@ class Trainer:
             self.observer.notify(WentBack(note, state.step))
             self.recorder.restart(anew)
 
-    def _updated(self, step: int, errors: Sequence[SampleError]) -> None:
+    def _after_update(self, step: int, errors: Sequence[SampleError]) -> None:
         """Update weight averages, norms, the learned weighting and the ledger after a step."""
         self.state.updated()
         self.clock.mark()
@@ -368,13 +368,13 @@ class Trainer:
         if self.recorder is not None:
             self.recorder.record(result)
 
-    def _saves(self, step: int, requests: RunRequests) -> bool:
+    def _checkpoint_is_due(self, step: int, requests: RunRequests) -> bool:
         """Whether a checkpoint is saved after a step."""
         every = self.training.checkpoint_every
         wanted = requests.end or requests.save
         return step == self.steps or wanted or self._is_best(step) or _is_due(step, every)
 
-    def _shows(self, step: int, requests: RunRequests, *, ends: bool) -> bool:
+    def _previews_are_due(self, step: int, requests: RunRequests, *, ends: bool) -> bool:
         """Whether previews are generated after a step; a run that has any ends with some."""
         every = self.config.preview.every
         return requests.preview or _is_due(step, every) or (every > 0 and ends)
@@ -393,11 +393,11 @@ class Trainer:
 
     def _skip_or_restore(self, step: int, what: str, micro_steps: Sequence[MicroStep]) -> None:
         """Skip a step that is not finite; after too many in a row, restore a checkpoint or end."""
-        skips, row = self.training.recovery.skips, self.state.skipped + 1
-        first = step - row + 1
+        skips, in_a_row = self.training.recovery.skips, self.state.skipped + 1
+        first = step - in_a_row + 1
         trained_nothing = first == 1 and step == self.steps
-        if row <= skips and not trained_nothing:
-            count = f"{row} in a row, {skips} at most"
+        if in_a_row <= skips and not trained_nothing:
+            count = f"{in_a_row} in a row, {skips} at most"
             self._warn(f"Step {step} is left out: {what} is not finite ({count}).")
             return
         remedy = self._restore_or_end(step, first)
@@ -421,7 +421,7 @@ class Trainer:
             if target is not None:
                 raise RestoreError(step, target)
         if self.recorder is None:
-            return "The first process says how to go on."
+            return "See the message of the first process."
         return self.recorder.broken(step, first)
 
     def _restorable(self, first: int) -> int | None:
@@ -433,7 +433,7 @@ class Trainer:
         found = [0.0, 0.0]
         if self.recorder is not None:
             step = last_before(self.recorder.folder.checkpoints, first)
-            if step is None and self._initial is not None and first > 1:
+            if step is None and self._initial_checkpoint is not None and first > 1:
                 step = 0
             # Counted from 1, so that 0 is none.
             version = version_number(self.recorder.folder.path)

@@ -34,7 +34,7 @@ def make_run(folder, steps, breaks, saved=(), done=0, **settings):
     optimizer = torch.optim.SGD([parameter], lr=1.0)
     parts = {"observer": recording, "recorder": recording}
     trainer = small_trainer(config, compute, optimizer, **parts)
-    trainer.state.step, trainer._initial = done, None
+    trainer.state.step, trainer._initial_checkpoint = done, None
     return trainer, recording
 
 
@@ -95,7 +95,7 @@ def test_a_restored_state_has_the_device_and_the_clock_to_itself(tmp_path, monke
     old = trainer.state.optimizer
     trainer.room = DeviceRoom(placed, trainer.parameters, old, run, run.save)
     trainer.clock = StepClock(torch.device("meta"))  # which tells of a step when the next is made
-    trainer._initial = trainer._initial_state()
+    trainer._initial_checkpoint = trainer._initial_state()
     trainer.clock.take()
     old, alive = weakref.ref(old), []
     restore = TrainState.restore

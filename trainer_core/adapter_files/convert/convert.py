@@ -197,8 +197,8 @@ def check_target(source: Source, target: Path, layout: str, *, overwrite: bool) 
     if layout == "peft":
         if target.suffix.lower() in SUFFIXES or (target.exists() and not target.is_dir()):
             raise InputError(
-                f"the output {target} for layout 'peft', which is a folder",
-                "the name of a folder",
+                f"the output {target}, a file, for layout 'peft'",
+                "the name of a folder: PEFT keeps an adapter in one",
                 f"Name a folder without the ending {SUFFIX}.",
             )
     elif target.suffix.lower() not in SUFFIXES or target.is_dir():

@@ -19,7 +19,7 @@ _FRAME_TITLE = 44
 _BETWEEN = 40
 
 _SIZES: Mapping[str, tuple[int, int]] = {
-    "AdapterTrainerQuick": (480, 1000),
+    "AdapterTrainerQuick": (480, 1030),
     "AdapterTrainerEmbeddedModel": (340, 78),
     "AdapterTrainerEmbeddedText": (340, 160),
     "AdapterTrainerDatasetFolder": (400, 450),

@@ -9,7 +9,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from trainer_core.foreign_runs.registry import PROGRAMS
-from trainer_core.foreign_runs.rules import Cases, Lacks, Maps, Row, Table, Together
+from trainer_core.foreign_runs.rules import (
+    ALWAYS,
+    ALWAYS_IN_WORDS,
+    Cases,
+    Lacks,
+    Maps,
+    Row,
+    Table,
+    Together,
+)
 
 PAGE = Path(__file__).parents[1] / "docs" / "tables" / "other-trainers.md"
 MARK = "<!-- The tables below are written by scripts/build_other_trainers.py. -->\n"
@@ -28,7 +37,8 @@ def _lines() -> Iterator[str]:
             yield f"\n### {program.name}: {title}\n\n| key | here | |\n|---|---|---|"
             rows: dict[tuple[str, str], list[str]] = {}
             for key, cells in sorted(_keys(table).items()):
-                rows.setdefault(cells, []).append(f"`{key}`")
+                words = ALWAYS_IN_WORDS if key == ALWAYS else f"`{key}`"
+                rows.setdefault(cells, []).append(words)
             for (here, why), keys in rows.items():
                 yield f"| {', '.join(keys)} | {here} | {why} |"
     yield ""

@@ -14,7 +14,7 @@ from typing import Any
 
 from ..config.memory import RECOVERABLE
 from ..errors import ConfigError
-from .folders import Folder, set_folders
+from .folders import WEIGHT, Folder, set_folders
 from .optimizers import FINDS_ITS_RATE, set_optimizer
 from .program import Given, Program, has, set_family, trains_clips
 from .readers import (
@@ -113,7 +113,9 @@ def _facts(
         "@full": lokr and source.read("network.lokr_full_rank", flag, True),
         "@slider": source.values.get("type") in _SLIDERS,
         "@previews": bool(prompts) and not source.on("train.disable_sampling"),
-        "@regularized": any(each.get("is_reg") for each in datasets),
+        "@regularized": any(
+            source.check("datasets", each.get("is_reg") or False, flag) for each in datasets
+        ),
         "@schedule": _known(source),
     }
 
@@ -290,6 +292,8 @@ def _set_datasets(
         to.values.get("dataset.trigger_word", ""),
     )
     folders: list[Folder] = []
+    if not datasets:
+        source.lack(to, "datasets", "It names no folder.")
     for place, values in enumerate(datasets):
         each = Source(files.name, values, _TABLES["datasets"], f"datasets[{place}].")
         clips = trains_clips(files, to) and (
@@ -319,7 +323,7 @@ def _folder(source: Source, regularization_weight: float, trigger_word: str) -> 
     set_sizes(source, to, "resolution", found)
     weight = source.read("loss_multiplier", number, 1.0)
     if weight != 1:
-        to.tell("dataset.folders", source.name("loss_multiplier"), weight)
+        to.tell(WEIGHT, source.name("loss_multiplier"), weight)
     if not source.on("is_reg"):
         return Folder(to, "train", weight, source.prefix.rstrip("."))
     to.tell("dataset.folders", source.name("is_reg"), True)

@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..config.folders import OVERRIDES, own_name
+from ..config.folders import OVERRIDES, FolderSection, own_name
 from ..config.run import find_setting
-from .rules import Balanced, Conversion, Note
+from ..config.section import expectation
+from .rules import Balanced, Conversion, Note, fits
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,8 @@ _OF_CLIPS = ("dataset.frames", "dataset.fps", "dataset.max_clips", "dataset.star
 _SIZES = {"dataset.resolution", "dataset.more_resolutions"}
 _PACES = {"dataset.num_repeats", "dataset.batch_size"}
 """What differs by how often an image is trained, and not by how it is read."""
+WEIGHT = "dataset.folders.weight"
+"""What notes on a folder's weight name, until the folder is an item."""
 
 
 def set_folders(to: Conversion, folders: Sequence[Folder]) -> None:
@@ -71,13 +74,14 @@ def set_folders(to: Conversion, folders: Sequence[Folder]) -> None:
     trained = [each for each in kept if each.role == "train" and each.place]
     first = next((each for each in trained if each.weight == 1), next(iter(trained), None))
     if first is None:
-        to.notes += [_lost(n, "No folder of it is trained.") for each in kept for n in each.stated]
+        for each in kept:
+            _lose(each, to)
         return
     _share([first, *kept])
     shared = dict(to.values)
     to.values |= first.values
     for note in first.conversion.notes:
-        of_item = note.setting == "dataset.folders"
+        of_item = note.setting in ("dataset.folders", WEIGHT)
         to.notes.append(_lost(note, "The first folder has weight 1.") if of_item else note)
     items: list[dict[str, Any]] = []
     order = [first]
@@ -85,13 +89,20 @@ def set_folders(to: Conversion, folders: Sequence[Folder]) -> None:
         if each is first:
             continue
         if not each.place:
-            to.notes += [_lost(note, "No folder of it is trained.") for note in each.stated]
+            _lose(each, to)
             continue
         items.append(_item(each, first, shared, to))
         order.append(each)
     if items:
         to.say("dataset.folders", items, f"{len(items)} further folder(s)", "see above")
     to.balanced = _balanced(folders, order)
+
+
+def _lose(folder: Folder, to: Conversion) -> None:
+    """Note what is lost with a folder that is no part of the run."""
+    if not folder.place and folder.key:
+        to.notes.append(Note(folder.key, "", "lacking", why="It has no path."))
+    to.notes += [_lost(note, "No folder of it is trained.") for note in folder.stated]
 
 
 def _lost(note: Note, why: str) -> Note:
@@ -149,12 +160,32 @@ def _item(
             lost.add(setting)
             if setting in silent:
                 to.lack(f"{folder.key} ({name})", value, _of_all(setting))
+    reasons = {setting: _of_all(setting) for setting in lost} | _without_unfit(item, folder, to)
     for note in folder.conversion.notes:
-        if note.setting in lost:
-            to.notes.append(_lost(note, _of_all(note.setting)))
+        if note.setting in reasons:
+            to.notes.append(_lost(note, reasons[note.setting]))
         else:
             to.notes.append(replace(note, setting="dataset.folders" if note.setting else ""))
     return item
+
+
+def _without_unfit(item: dict[str, Any], folder: Folder, to: Conversion) -> dict[str, str]:
+    """Take out of an item what it cannot have, so that the folders stay.
+
+    Returns:
+        What notes call each of it, to the reason; it is noted where the folder has no note on it.
+    """
+    reasons: dict[str, str] = {}
+    stated = {note.setting for note in folder.stated}
+    for name, value in list(item.items()):
+        if fits("dataset.folders", [{"path": item["path"], name: value}]):
+            continue
+        del item[name]
+        setting = f"dataset.folders.{name}"
+        reasons[setting] = f"{setting} takes {expectation(FolderSection.model_fields[name])}."
+        if setting not in stated:
+            to.lack(f"{folder.key} ({name})", value, reasons[setting])
+    return reasons
 
 
 def _of_all(setting: str) -> str:
@@ -210,9 +241,9 @@ def _merge(first: Folder, folder: Folder) -> None:
         for setting in (main.keys() | own.keys()) - _SIZES
         if own.get(setting, usual := _default_of(setting)) != main.get(setting, usual)
     }
-    differ |= {"dataset.folders"} if folder.weight != first.weight else set()
+    differ |= {WEIGHT} if folder.weight != first.weight else set()
     why = f"A folder stands once in a run, here with the value of {first.key or 'the first'}."
-    silent = differ - {note.setting for note in folder.conversion.notes} - {"dataset.folders"}
+    silent = differ - {note.setting for note in folder.conversion.notes} - {WEIGHT}
     for note in folder.conversion.notes:
         if note.setting in _PACES & differ and note.outcome != "lacking":
             notes.append(replace(note, outcome="near", why=why))

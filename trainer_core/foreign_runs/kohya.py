@@ -64,7 +64,7 @@ def lists_datasets(values: Values, *keys: str) -> bool:
 
 def arguments_of(table: Table) -> set[str]:
     """The arguments of a program."""
-    return {key for row in table.rows for key in row.keys if "." not in key}
+    return {key for row in table.rows for key in row.keys if not {".", "("} & {*key}}
 
 
 def read_parts(

@@ -14,7 +14,7 @@ from typing import Any
 
 from ..config.patterns import pattern_mistake
 from ..errors import InputError
-from .folders import Folder, set_folders
+from .folders import WEIGHT, Folder, set_folders
 from .optimizers import set_optimizer
 from .program import Given, Program, has, set_family
 from .readers import UnfitError, containing, flag, mappings, number, sides, text, whole
@@ -50,6 +50,7 @@ def _convert(files: Given, to: Conversion) -> None:
     _set_output(source, to)
     _set_concepts(files, source, to)
     _set_samples(files, source, to)
+    _set_interval(source, to, "sample_after", 10, "preview.every")
 
 
 def _holds_list(values: Mapping[str, Any]) -> bool:
@@ -76,11 +77,12 @@ def _set_targets(source: Source, to: Conversion) -> None:
         to.say("adapter.exclude", containing([pairs[0][1]]), key, stated)
     else:
         fit = [part for part in parts if not pattern_mistake(f".*({part}).*")]
-        for part in parts:
-            if part not in fit:
-                to.lack(key, part, "It is no expression that is read here.")
+        wrong = name_of(", ".join(part for part in parts if part not in fit))
+        why = f"Without {wrong}: it is no expression that is read here." if wrong else ""
         if fit:
-            to.say(targets, [f".*({part}).*" for part in fit], key, stated)
+            to.say(targets, [f".*({part}).*" for part in fit], key, stated, why)
+        else:
+            to.lack(key, stated, "It is no expression that is read here.")
 
 
 def _set_rates(source: Source, to: Conversion) -> None:
@@ -88,7 +90,7 @@ def _set_rates(source: Source, to: Conversion) -> None:
     # Older files have an optimizer's name alone.
     key = "optimizer" if source.has("optimizer") else "optimizer.optimizer"
     name = source.read(key, text, "") or "ADAMW"
-    paged = "Paged" if source.values.get("optimizer.is_paged") and name.endswith("_8BIT") else ""
+    paged = "Paged" if source.on("optimizer.is_paged") and name.endswith("_8BIT") else ""
     set_optimizer(source, to, key, "optimizer", word=paged + name, defaults=_USUAL.get(name))
     key = "learning_rate_warmup_steps"
     warmup = source.read(key, number, 200.0)
@@ -139,7 +141,6 @@ def _set_output(source: Source, to: Conversion) -> None:
         to.say("output.dir", str(path.parent), key, place, near)
     _set_interval(source, to, "backup_after", 30, "training.checkpoint_every")
     _set_interval(source, to, "save_every", 0, "training.keep_every")
-    _set_interval(source, to, "sample_after", 10, "preview.every")
     sizes = source.read("resolution", _sizes_of, [512])
     set_sizes(source, to, "resolution", sizes, ONE_SIZE)
 
@@ -167,7 +168,7 @@ def _set_interval(source: Source, to: Conversion, key: str, usual: int, setting:
         to.say(setting, 0, by, unit, stated=stated)
     elif unit == "EPOCH":
         to.epochs[setting] = key, value
-    else:
+    elif stated or "preview.prompts" in to.values:
         to.lack(key, f"{value:g} {unit}", f"Set {setting} to a number of steps.")
     if not any(note.key == by for note in to.notes):
         source.off(to, by, why=f"It is read with {key}.")
@@ -201,6 +202,8 @@ def _set_concepts(files: Given, source: Source, to: Conversion) -> None:
         to.lack(key, source.values.get(key) or "training_concepts/concepts.json", NOT_HERE)
         return
     source.off(to, key, why="Its concepts are read.")
+    if not items:
+        to.lack("concepts", items, "It names no folder.")
     folders: list[Folder] = []
     for place, values in enumerate(items):
         one = Source(files.name, values, _TABLES["concepts"], f"concepts[{place}].")
@@ -240,7 +243,10 @@ def _folder(source: Source, prompts: Sequence[str], *, masks: bool) -> Folder:
         stated = source.values.get(key, "512")
         to.say("dataset.resolution", found[0], source.name(key), stated, near)
     role = _ROLES.get(source.read("type", text, "STANDARD"), "train")
-    return Folder(to, role, source.read("loss_weight", number, 1.0), source.prefix.rstrip("."))
+    weight = source.read("loss_weight", number, 1.0)
+    if weight != 1:
+        to.tell(WEIGHT, source.name("loss_weight"), weight)
+    return Folder(to, role, weight, source.prefix.rstrip("."))
 
 
 def _set_repeats(source: Source, to: Conversion) -> None:

@@ -23,7 +23,7 @@ from .documents import Document, split_command
 from .program import Beside, Given, Program, other_script
 from .readers import UnfitError
 from .registry import PROGRAMS
-from .rules import Balanced, Conversion, Note, name_of, with_one_outcome
+from .rules import ALWAYS_IN_WORDS, Balanced, Conversion, Note, name_of, with_one_outcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +187,9 @@ class ForeignRun:
         for note in self.notes:
             if not note.setting or note.setting not in self.values or note.outcome == "lacking":
                 continue
-            if note.outcome == "default":
+            if note.key.startswith(ALWAYS_IN_WORDS):
+                text = f"{self.program}: {note.key}"
+            elif note.outcome == "default":
                 text = f"{self.program}'s default of {note.key}"
             else:
                 text = f"{self.program}: {note.key} = {note.value}"

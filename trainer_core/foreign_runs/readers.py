@@ -200,7 +200,7 @@ READERS: Mapping[str, Read] = {
     ),
     "not": lambda value: not flag(value),
     "minus": lambda value: 0.0 - number(value),
-    "rounds": lambda value: int(number(value)),
+    "rounds": lambda value: round(number(value)),
     "several": lambda value: True if whole(value) > 1 else ABSENT,
     "share": lambda value: found if 0 < (found := number(value)) < 1 else ABSENT,
     "steps": lambda value: ABSENT if 0 <= (found := number(value)) < 1 else int(found),

@@ -28,6 +28,8 @@ EVERY: tuple[Any, ...] = (object(),)
 _APPLIED: Sequence[Outcome] = ("exact", "near")
 _WEAKNESS: Sequence[Outcome] = ("default", "off", "exact", "near", "unknown", "lacking")
 _LONGEST = 120
+ALWAYS = "(always)"
+ALWAYS_IN_WORDS = "what it always does"
 _NOTHING = ("none", "false", "", "0", "0.0", "no", "off", "[]", "{}")
 
 
@@ -95,16 +97,21 @@ class Maps(Row):
         read: Turns the value into ours; None for a length in epochs.
         near: How ours differs; empty for an exact counterpart.
         exact: Values, as ours, with which there is no difference all the same.
+        null: What null says, as ours; unset: as much as a key that is not there.
     """
 
     setting: str
     read: Read | None
     near: str = ""
     exact: tuple[Any, ...] = ()
+    null: Any = ABSENT
 
     def apply(self, source: Source, to: Conversion) -> None:
         """Set it, also where the file is silent and the program's default is not ours."""
         key = self.chosen(source, to)
+        if self.null is not ABSENT and source.values.get(key, ABSENT) is None:
+            to.say(self.setting, self.null, source.name(key), None)
+            return
         stated = source.word(key, self.usual)
         if self.read is None:
             if stated is not None:
@@ -205,7 +212,7 @@ class Cases(Row):
             to.lack(source.name(key), value, case.why)
         for setting, ours in case.settings:
             if ours is not ABSENT and (stated or setting not in to.values):
-                source.say(to, setting, ours, key, value if stated else ours, case.near)
+                source.say(to, setting, ours, key, ours if key == ALWAYS else value, case.near)
             elif stated:
                 to.tell(setting, source.name(key), value, case.near)
 
@@ -248,7 +255,7 @@ class Note:
 
     Attributes:
         key: As the other program calls it.
-        value: What it said, shortened; empty for a default.
+        value: What it said, or is there by default; shortened.
         outcome: ``exact``, ``near``, ``default`` (absent there, and its default is not ours),
             ``lacking`` (we have nothing), ``off`` (we have nothing, and it asks for nothing) or
             ``unknown``.
@@ -322,7 +329,7 @@ class Conversion:
         if not stated and value == usual:
             return
         outcome: Outcome = ("near" if near else "exact") if stated else "default"
-        if _fits(setting, value):
+        if fits(setting, value):
             self.values[setting] = value
         else:
             outcome, near = "lacking", f"{setting} takes {expectation(found)}."
@@ -367,10 +374,11 @@ class Conversion:
                 if row is None or value is None or name_of(name) in noted:
                     continue
                 noted.add(name_of(name))
-                failed = [each for each in row.conditions if not each.met(source)]
+                failed = [each.key for each in row.conditions if not each.met(source)]
                 if failed:
-                    other = f"{source.name(failed[0].key)} {shown(source.word(failed[0].key))}"
-                    self.off(name, value, f"It means nothing with {other}.")
+                    other = next((each for each in failed if each not in row.keys), "")
+                    stated = f"{source.name(other)} {shown(source.word(other))}"
+                    self.off(name, value, other and f"It means nothing with {stated}.")
                 elif isinstance(row, Cases):
                     self.off(name, value)
                 elif isinstance(row, Together) and not isinstance(value, dict | list):
@@ -450,8 +458,11 @@ class Source:
 
     def name(self, key: str) -> str:
         """What messages call a key."""
-        if key.startswith(("@", "(")):
-            return f"{self.prefix.rstrip('.')} {key}".strip() if key[0] == "(" else key[1:]
+        if key == ALWAYS:
+            place = self.prefix.rstrip(".")
+            return f"{ALWAYS_IN_WORDS} ({place})" if place else ALWAYS_IN_WORDS
+        if key.startswith("@"):
+            return key[1:]
         section, _, name = key.partition(".")
         return self.prefix + (f"{section} ({name})" if name and section in self.listed else key)
 
@@ -530,6 +541,11 @@ class Source:
         for key in filter(self.has, keys):
             to.off(self.name(key), self.values[key], why)
 
+    def lack(self, to: Conversion, key: str, why: str) -> None:
+        """Note a key that we have nothing for, where the file says something of it."""
+        if self.has(key):
+            to.lack(self.name(key), self.values[key], why)
+
     def on(self, key: str) -> bool:
         """Whether a switch is on."""
         return self.read(key, flag, False)
@@ -544,7 +560,8 @@ def leaves(key: str, value: Any) -> Iterator[tuple[str, Any]]:
         yield key, value
 
 
-def _fits(setting: str, value: Any) -> bool:
+def fits(setting: str, value: Any) -> bool:
+    """Whether one of our settings can have a value."""
     try:
         RunConfig.model_validate(nested({setting: value}), strict=True)
     except ValidationError:

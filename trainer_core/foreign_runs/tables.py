@@ -11,12 +11,18 @@
       * word other: our.setting=value; our.other=value ~ How it differs.
       * word if condition: our.setting
       * *: our.setting=value -- Why there is none; ours stands in its place.
+    (always) = so       no key: its cases are what the program does whatever its files say
+
+``rate > lr if no @full -> x.rate number null 0 = 3 ~ Halved. ! 0``, for one: where the fact
+``full`` does not hold, our ``x.rate`` is the number of ``rate``, else that of ``lr``, else 3, which
+is the program's default; null says 0 there, and each value but 0 is near ours, for "Halved."
 
 ``if key``, ``if no key``, ``if key is a >1`` and ``if key not a b``, joined by ``and``, stand
 behind the keys; ``/`` begins a key outside the section, ``@`` what the program's functions know.
 Readers are those of `READERS`; ``on:fp8`` sets fp8 where a switch is on, ``epochs`` counts them.
-Behind ``|``, ``any`` is what a switch says, and ``every`` whatever is said. What begins with four
-blanks goes on with the line above.
+Behind ``|``, ``any`` is what a switch says, ``every`` whatever is said, and a word such as
+``nothing`` stands for itself, in the place of the usual words for off. ``-- -`` gives no reason.
+What begins with four blanks goes on with the line above.
 """
 
 from __future__ import annotations
@@ -35,7 +41,7 @@ from .rules import EVERY, Case, Cases, Condition, Lacks, Maps, Row, Table, Toget
 FOLDER = Path(__file__).parent / "keys"
 _ROW = re.compile(r"(?P<keys>.+?)(?: if (?P<condition>.+?))? (?P<mark>->|--|&|=)(?: (?P<rest>.+))?")
 _CASE = re.compile(r"  \* (?P<words>.+?)(?: if (?P<condition>.+?))?:(?: (?P<rest>.+))?")
-_MAPS = re.compile(r"(\S+) (\S+)(?: = (.*?))?(?: ~ (.*?))?(?: ! (.*))?")
+_MAPS = re.compile(r"(\S+) (\S+)(?: null (\S+))?(?: = (.*?))?(?: ~ (.*?))?(?: ! (.*))?")
 _MEANS = re.compile(r"(?:(?!-- )(?P<settings>.+?))?(?: ?~ (?P<near>.+?))?(?: ?-- (?P<why>.+))?")
 _TERM = re.compile(r"(?P<no>no )?(?P<key>\S+)(?: (?P<verb>is|not) (?P<words>.+))?")
 _VALUE = re.compile(r"'[^']*'|\S+")
@@ -62,12 +68,29 @@ def read_tables(program: str) -> dict[str, Table]:
             shared = _conditions(held, section)
             rows.setdefault(place, [])
         elif not line.startswith(" "):
-            cases = iter(lines[at + 1 :])
-            rows[place] += _rows(line, cases, section, shared)
+            try:
+                rows[place] += _rows(line, iter(lines[at + 1 :]), section, shared)
+            except ValueError as error:
+                raise ValueError(f"{_place_of(line, program)}: {error}") from error
     for place, table in rows.items():
         keys = [key for row in table for key in row.keys]
         sections[place] = {key[:at] for key in keys for at, sign in enumerate(key) if sign == "."}
     return {place: Table(table, sections[place]) for place, table in rows.items()}
+
+
+def _place_of(line: str, program: str) -> str:
+    """File and line of a row; without a line where it is one of ``shared.txt``."""
+    path = FOLDER / f"{program}.txt"
+    for at, each in enumerate(read_text(path, _refused).splitlines(), 1):
+        if each and line.startswith(each):
+            return f"{path}, line {at}"
+    return str(path)
+
+
+def _parts(pattern: re.Pattern[str], words: str) -> re.Match[str]:
+    if (match := pattern.fullmatch(words)) is None:
+        raise ValueError(f"this has no form of the table: {words}")
+    return match
 
 
 def _lines_of(program: str) -> Iterator[str]:
@@ -113,8 +136,7 @@ def _joined(lines: str) -> Iterator[str]:
 def _rows(
     line: str, below: Iterator[str], section: str, shared: Sequence[Condition]
 ) -> Iterator[Row]:
-    match = _ROW.fullmatch(line)
-    assert match is not None, line
+    match = _parts(_ROW, line)
     conditions = [*shared, *_conditions(match["condition"], section)]
     rest = match["rest"] or ""
     names = match["keys"].split(" > ")
@@ -132,18 +154,18 @@ def _row(mark: str, rest: str, head: tuple[Any, Any], cases: Sequence[Case]) -> 
     if mark == "--":
         why, _, off = rest.partition(" | ")
         return Lacks(*head, None, "" if why == "-" else why, _off(off) if off else _OFF)
-    match = _MAPS.fullmatch(rest)
-    assert match is not None, rest
-    setting, read, usual, near, exact = match.groups("")
-    default = _value(usual) if usual else None
-    return Maps(*head, default, setting, _reader(read), near, _values(exact))
+    setting, read, null, usual, near, exact = _parts(_MAPS, rest).groups("")
+    default, of_null = _value(usual) if usual else None, _value(null) if null else ABSENT
+    return Maps(*head, default, setting, _reader(read), near, _values(exact), of_null)
 
 
 def _reader(name: str) -> Read | None:
     kind, _, value = name.partition(":")
     if kind in ("on", "off"):
         return switch(*((_value(value), ABSENT) if kind == "on" else (ABSENT, _value(value))))
-    return None if name == "epochs" else READERS[name]
+    if name not in ("epochs", *READERS):
+        raise ValueError(f"there is no reader {name}")
+    return READERS.get(name)
 
 
 def _cases(below: Iterator[str], section: str) -> Iterator[Case]:
@@ -151,8 +173,7 @@ def _cases(below: Iterator[str], section: str) -> Iterator[Case]:
         match = _CASE.fullmatch(line)
         if match is None:
             return
-        means = _MEANS.fullmatch(match["rest"] or "")
-        assert means is not None, line
+        means = _parts(_MEANS, match["rest"] or "")
         settings = [
             each.partition("=") for each in filter(None, (means["settings"] or "").split("; "))
         ]
@@ -168,8 +189,7 @@ def _cases(below: Iterator[str], section: str) -> Iterator[Case]:
 def _conditions(words: str | None, section: str) -> list[Condition]:
     found: list[Condition] = []
     for term in words.split(" and ") if words else ():
-        match = _TERM.fullmatch(term)
-        assert match is not None, words
+        match = _parts(_TERM, term)
         key = match["key"]
         key = key[key.startswith("/") :] if key[0] in "/@" else section + key
         values = (match["words"] or "").split()

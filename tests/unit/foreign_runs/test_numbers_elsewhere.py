@@ -57,13 +57,6 @@ def test_a_schedule_of_the_same_name_may_be_another(said, name, outcome):
     assert note.outcome == outcome
 
 
-def test_a_weight_that_grows_with_noise_is_not_taken_for_one_that_falls():
-    """`_flow_matching_losses` there multiplies by sigma."""
-    run = one_trainer(loss_weight_fn="SIGMA")
-    assert run.config().training.loss.weighting == "none"
-    assert "loss_weight_fn" in {note.key for note in run.outcome("lacking")}
-
-
 def test_huber_of_ai_toolkit_has_its_scale():
     """``sqrt(e^2 + c^2) - c`` with c = 0.01 in `extensions_built_in/sd_trainer/SDTrainer.py`."""
     assert "loss_type: mae" in files.AI_TOOLKIT_FLUX

@@ -138,4 +138,4 @@ def test_names_with_one_word_and_without_another_become_targets_and_excludes():
     assert run.values["adapter.exclude"] == [".*refiner.*"]
     two = read_foreign([parse_document("x.json", text.replace("{}", only.format("other"), 1))])
     assert "adapter.exclude" not in two.values
-    assert keys(two, "lacking").count("layer_filter") == 2
+    assert keys(two, "lacking").count("layer_filter") == 1

@@ -92,11 +92,6 @@ def test_the_type_and_the_weight_of_a_concept_are_told():
     assert told(run, "concepts[3].type") == ("lacking", "")
 
 
-def test_a_weight_that_the_first_folder_cannot_have_is_told_once():
-    run = one_trainer({"path": "a", "loss_weight": 2.0})
-    assert told(run, "concepts[0].loss_weight") == ("lacking", "")
-
-
 def test_where_no_folder_is_trained_nothing_of_them_is_called_the_same():
     run = one_trainer({"path": "a", "type": "VALIDATION", "balancing": 3})
     assert "dataset.path" not in run.values
@@ -153,9 +148,13 @@ def test_what_is_applied_is_not_left_out_and_sections_are_told_key_by_key():
     assert told(read(text), "meta.odd.name") == ("off", "")
 
 
-def test_a_concept_without_a_folder_keeps_its_keys():
-    run = one_trainer({"path": "a"}, {"text": {"prompt_source": "filename"}})
-    assert told(run, "concepts[1].text.prompt_source") == ("lacking", "")
+@pytest.mark.parametrize(("more", "values", "outcomes"), table(__file__, "one_trainer"))
+def test_a_key_of_one_trainer_is_told_as_what_it_sets(more, values, outcomes):
+    run = read(json.dumps(json.loads(files.ONE_TRAINER) | more))
+    run.config()
+    assert {path: run.values.get(path) for path in values} == values
+    found = {key: [each.outcome for each in run.notes if each.key == key] for key in outcomes}
+    assert {key: " ".join(each) for key, each in found.items()} == outcomes
 
 
 def test_what_previews_do_not_share_stands_behind_their_prompts():

@@ -20,7 +20,7 @@ from .start_frames import start_frames
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from ...trainer_core.diffusion.noise_levels import NoiseLevels
+    from ...trainer_core.diffusion.discrete_levels import NoiseLevels
     from ...trainer_core.diffusion.parameterization import Parameterization
     from ...trainer_core.types import FrameGrid, StartFrames
 
@@ -269,7 +269,7 @@ class GraphModel:
     @property
     def levels(self) -> NoiseLevels | None:
         """The levels that it was trained at; None for one that was trained at all of them."""
-        from ...trainer_core.diffusion.noise_levels import NoiseLevels
+        from ...trainer_core.diffusion.discrete_levels import NoiseLevels
 
         if self.parameterization.name == "flow":
             return None

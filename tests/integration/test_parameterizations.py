@@ -10,7 +10,7 @@ from runs import CancelAfter, merge, metrics, noisy_images
 from tests.fixtures.made_up_family import predict as lumen
 from tests.fixtures.made_up_family import spec
 from tests.fixtures.made_up_family.base import make_lumen_base
-from trainer_core.diffusion.noise_levels import NoiseLevels
+from trainer_core.diffusion.discrete_levels import NoiseLevels
 from trainer_core.diffusion.parameterization import EPS, v_prediction
 from trainer_core.families.registry import PACKAGES
 from trainer_core.families.run_files import load_config
@@ -19,7 +19,7 @@ from trainer_core.training import SingleProcess, train
 from trainer_core.training.objectives.preservation import compute_missing, plan_trajectories
 from trainer_core.training.observer import RunStarted, SilentObserver
 from trainer_core.training.prepare.encode_dataset import prepare
-from trainer_core.training.step.draws import stratified_draw
+from trainer_core.training.step.noise_level_draws import stratified_draw
 
 CPU = torch.device("cpu")
 KS = [0.03 * (14.6 / 0.03) ** (step / 49) for step in range(50)]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ..config import BaseSection, RunConfig
 from ..data.cache.build import Encoders
-from ..diffusion.noise_levels import NoiseLevels
+from ..diffusion.discrete_levels import NoiseLevels
 from ..diffusion.parameterization import FLOW, Parameterization
 from ..diffusion.sigma import ShiftSettings
 from ..types import Conditioning, FrameGrid, StartFrames

@@ -7,7 +7,7 @@ import torch
 from diffusers import DDPMScheduler
 from diffusers.schedulers.scheduling_ddpm import rescale_zero_terminal_snr
 
-from trainer_core.diffusion.noise_levels import NoiseLevels
+from trainer_core.diffusion.discrete_levels import NoiseLevels
 from trainer_core.diffusion.sigma import band_shares, make_quantile
 
 BETAS = DDPMScheduler(1000, beta_start=0.00085, beta_end=0.012, beta_schedule="scaled_linear").betas

@@ -143,20 +143,31 @@ def _rows(
     groups = [names] if names[1:] else [[each] for each in match["keys"].split()]
     cases = list(_cases(below, section)) if match["mark"] == "=" else []
     for group in groups:
-        yield _row(match["mark"], rest, ([section + each for each in group], conditions), cases)
+        keys = [section + each for each in group]
+        if match["mark"] == "=":
+            yield Cases(keys, conditions, _value(rest) if rest else None, cases)
+        else:
+            yield _row(match["mark"], rest, keys, conditions)
 
 
-def _row(mark: str, rest: str, head: tuple[Any, Any], cases: Sequence[Case]) -> Row:
+def _row(mark: str, rest: str, keys: Sequence[str], conditions: Sequence[Condition]) -> Row:
+    """A row without cases, by its mark and what stands behind it."""
     if mark == "&":
-        return Together(*head, None, rest)
-    if mark == "=":
-        return Cases(*head, _value(rest) if rest else None, cases)
+        return Together(keys, conditions, None, rest)
     if mark == "--":
         why, _, off = rest.partition(" | ")
-        return Lacks(*head, None, "" if why == "-" else why, _off(off) if off else _OFF)
+        return Lacks(keys, conditions, None, "" if why == "-" else why, _off(off) if off else _OFF)
     setting, read, null, usual, near, exact = _parts(_MAPS, rest).groups("")
-    default, of_null = _value(usual) if usual else None, _value(null) if null else ABSENT
-    return Maps(*head, default, setting, _reader(read), near, _values(exact), of_null)
+    return Maps(
+        keys,
+        conditions,
+        _value(usual) if usual else None,
+        setting,
+        _reader(read),
+        near,
+        exact=_values(exact),
+        null=_value(null) if null else ABSENT,
+    )
 
 
 def _reader(name: str) -> Read | None:

@@ -112,6 +112,7 @@ class CheckpointedBlocks:
 
     def _measured(self, block: nn.Module, number: int, *args: Any) -> Any:
         """Call a block. When it computes again, all is there that it would have kept."""
+        # `checkpoint_all` may have ended the measuring between forward and backward pass.
         allocated = self._allocated or int
         before = allocated()
         try:

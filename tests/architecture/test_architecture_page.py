@@ -1,4 +1,4 @@
-"""docs/architecture.md and docs/seed-claims.md: each claim leads to one place that is there."""
+"""docs/architecture.md and tests/seed-claims.md: each claim leads to one place that is there."""
 
 import ast
 import re
@@ -9,9 +9,11 @@ from architecture.source import ROOT
 PAGE = ROOT / "docs" / "architecture.md"
 _LINK = re.compile(r"\[`?([^\]`]+)`?\]\(([^)]+)\)")
 _TEST = re.compile(r"`(tests/[\w/]+\.py)`")
-CLAIMS = ROOT / "docs" / "seed-claims.md"
+CLAIMS = ROOT / "tests" / "seed-claims.md"
 LINKS = [
-    link for page in (PAGE, CLAIMS) for link in _LINK.findall(page.read_text(encoding="utf-8"))
+    (page, *link)
+    for page in (PAGE, CLAIMS)
+    for link in _LINK.findall(page.read_text(encoding="utf-8"))
 ]
 
 
@@ -25,9 +27,9 @@ def defined(path):
             yield from (target.id for target in targets if isinstance(target, ast.Name))
 
 
-@pytest.mark.parametrize(("name", "target"), LINKS)
-def test_a_link_leads_to_what_it_names(name, target):
-    path = (PAGE.parent / target).resolve()
+@pytest.mark.parametrize(("page", "name", "target"), LINKS)
+def test_a_link_leads_to_what_it_names(page, name, target):
+    path = (page.parent / target).resolve()
     assert path.exists(), target
     if path.suffix == ".py":
         assert name in {path.name, *defined(path)}

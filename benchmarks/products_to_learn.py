@@ -53,9 +53,20 @@ ROUTING = {"share": 0.5, "first": 1, "last": 1}
 _ALL_OWN = {"dataset.preservation.share": 0.0, "training.batch_size": IMAGES}
 """A batch has each image once; with preserved samples there are a third more of those."""
 
+
+def _preserved(samples: int) -> dict[str, Any]:
+    """So many preserved samples a batch beside the own ones, of which the preset has four."""
+    return {
+        "dataset.preservation.share": samples / (IMAGES + samples),
+        "training.batch_size": IMAGES + samples,
+    }
+
+
 _INDEPENDENT = {"training.sigma.stratified": False}
 _ROUTED = {f"training.routing.{name}": each for name, each in ROUTING.items()}
 PLAIN, NEITHER = "plain loop", "neither"
+SEVENTH = "draws that cancel, a seventh preserved"
+THIRTEENTH = "draws that cancel, a thirteenth preserved"
 WAYS: dict[str, dict[str, Any]] = {
     PLAIN: _ALL_OWN,
     NEITHER: {**_ALL_OWN, **_INDEPENDENT},
@@ -63,8 +74,18 @@ WAYS: dict[str, dict[str, Any]] = {
     "draws that cancel": _ALL_OWN,
     "both": {**_ALL_OWN, **_ROUTED},
     "draws that cancel, a quarter preserved": {},
+    SEVENTH: _preserved(2),
+    THIRTEENTH: _preserved(1),
 }
 """Settings that differ from the preset's. Routing refuses preserved samples."""
+
+_LORA_ONLY = {PLAIN} | {
+    way for way in WAYS if way.endswith(("seventh preserved", "thirteenth preserved"))
+}
+"""Diffusers' own loop is PEFT's LoRA; of shares one kind is asked."""
+
+_FIRST_SEED_ONLY = {way for way in WAYS if "training.routing.share" in WAYS[way]}
+"""No routed run was right in time with the first seed."""
 
 
 class _Kept(SilentObserver):
@@ -79,14 +100,15 @@ class _Kept(SilentObserver):
 
 
 def runs() -> Iterator[tuple[str, str, str, int]]:
-    """Way, kind, concept and seed of each; Diffusers' own loop is PEFT's LoRA.
+    """Way, kind, concept and seed of each.
 
     Those of a seed that matter most come first: one concept with all kinds, one kind with all.
     """
     every = [
         run
         for run in itertools.product(WAYS, KINDS, CONCEPTS, SEEDS)
-        if run[0] != PLAIN or run[1] == KINDS[0]
+        if (run[0] not in _LORA_ONLY or run[1] == KINDS[0])
+        and (run[0] not in _FIRST_SEED_ONLY or run[3] == SEEDS[0])
     ]
     places = {name: at for at, name in enumerate((*WAYS, *KINDS, *CONCEPTS))}
 

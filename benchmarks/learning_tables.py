@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Mapping, Sequence
+from statistics import geometric_mean
 from typing import Any
 
 from .learning import BLOCKS, KINDS, OTHERS, PACED
@@ -102,30 +102,28 @@ def products_table() -> str:
     products, found = record["products"], record["rows"]
     plain = {_example(row): row for row in found if row["way"] == PLAIN}
     alone = {(row["kind"], _example(row)): row for row in found if row["way"] == NEITHER}
+    plain_step = products[f"{PLAIN}, {KINDS[0]}"]
     rows = []
     for kind, way in itertools.product(KINDS, WAYS):
         own = [row for row in found if (row["kind"], row["way"]) == (kind, way)]
         if not own:
             continue
         step = products[f"{way}, {kind}"]
-        share = [
-            _over(row, step, plain[_example(row)], products[f"{PLAIN}, {KINDS[0]}"]) for row in own
-        ]
         losses = [_last_loss(row) / _last_loss(alone[kind, _example(row)]) for row in own]
         rows.append(
             (
                 kind,
                 way,
                 f"{step / 1e9:.2f}",
-                ", ".join(str(row["reached"] or f"> {_length(row)}") for row in own),
-                ", ".join(share),
-                *_cells(own)[1:3],
-                f"{math.exp(sum(map(math.log, losses)) / len(losses)):.2f}",
+                _steps_to_learn(own),
+                _over_plain(own, plain, step / plain_step),
+                *_cells(own)[1:],
+                f"{geometric_mean(losses):.2f}",
             )
         )
     heads = (
         *("Kind", "", "GFLOP a step", "Steps to 80 % seen", "Products, of the plain loop's"),
-        *("Unseen", "Kept", "Loss"),
+        *("Unseen", "Kept", "Runs", "Loss"),
     )
     return f"{_table(heads, rows)}\n\n{_origins(record)}"
 
@@ -135,13 +133,28 @@ def _example(row: Row) -> tuple[str, int]:
     return row["concept"], row["seed"]
 
 
-def _over(row: Row, step: float, plain: Row, plain_step: float) -> str:
-    """Products of a run over those of a plain one, of which either may not have been enough."""
-    own, other = (each["reached"] or _length(each) for each in (row, plain))
-    share = f"{own * step / (other * plain_step):.2f}"
-    if plain["reached"] is None:
-        return "-" if row["reached"] is None else f"< {share}"
-    return share if row["reached"] else f"> {share}"
+def _steps_to_learn(rows: Sequence[Row]) -> str:
+    """The median, the least and the most; a run that did not get there took more than it had."""
+    steps = sorted((row["reached"] or _length(row), row["reached"] is None) for row in rows)
+    words = [f"> {count}" if short else str(count) for count, short in steps]
+    return f"{words[(len(words) - 1) // 2]} ({words[0]} to {words[-1]})"
+
+
+def _over_plain(
+    rows: Sequence[Row], plain: Mapping[tuple[str, int], Row], step_ratio: float
+) -> str:
+    """The mean of the products of a run over those of the plain one with the same images.
+
+    A run that did not get there took more than it had, so that the mean is a bound, if it is one.
+    """
+    pairs = [(row, plain[_example(row)]) for row in rows]
+    steps = [tuple(each["reached"] or _length(each) for each in pair) for pair in pairs]
+    above = any(own["reached"] is None for own, _ in pairs)
+    below = any(other["reached"] is None for _, other in pairs)
+    mean = geometric_mean(own / other for own, other in steps) * step_ratio
+    if rows[0]["way"] == PLAIN or above == below:
+        return "-" if above and rows[0]["way"] != PLAIN else f"{mean:.2f}"
+    return f"> {mean:.2f}" if above else f"< {mean:.2f}"
 
 
 def _length(row: Row) -> int:

@@ -111,6 +111,19 @@ def sampled_by_comfyui(model, clip, side, guidance, straight_guidance, frames=1,
     return model.model.process_latent_in(finish(samples) if finish else samples)
 
 
+def as_frozen(config):
+    """The same run with an adapter that stays at zero, and the same noise in each step."""
+    training = config.training
+    optimizer = training.optimizer.model_copy(update={"learning_rate": 1e-30})
+    return config.model_copy(
+        update={
+            "training": training.model_copy(update={"optimizer": optimizer}),
+            "preview": config.preview.model_copy(update={"prompts": []}),
+            "output": config.output.model_copy(update={"name": f"{config.output.name}_frozen"}),
+        }
+    )
+
+
 def losses(folder):
     lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     return [json.loads(line)["loss"] for line in lines]
@@ -184,9 +197,11 @@ def trained(folder, job, model, clip, vae, vision=None, begin=None, audio=None):
     bare = sampled_by_comfyui(model, clip, side, guidance, guided, frames, begin)
     before = weights_hash(model), *marks(model)
     result = train(config, make_source=source, family=family)
+    frozen = train(as_frozen(config), make_source=source, family=family)
     after = weights_hash(model), *marks(model)
     found = {
         "losses": losses(result.folder),
+        "frozen": losses(frozen.folder),
         "status": result.status,
         "changed": changed(before, after),
     }

@@ -35,7 +35,7 @@ from trainer_core.data.batches import BatchPlan, load_batch
 from trainer_core.data.cache.cache_file import make_entry, write_entry
 from trainer_core.data.cache.cached_dataset import CachedDataset, CachedItem
 from trainer_core.families.registry import get_family
-from trainer_core.training.checkpoints.state import TrainState
+from trainer_core.training.checkpoints.train_state import TrainState
 from trainer_core.training.metrics.adapter_norms import AdapterNorms
 from trainer_core.training.metrics.measurements import Measurements
 from trainer_core.training.metrics.metrics_file import MetricsWriter

@@ -21,7 +21,7 @@ from trainer_core.config import RunConfig
 from trainer_core.errors import RunError
 from trainer_core.families.family import Family
 from trainer_core.families.registry import get_family
-from trainer_core.offload.memory_plan import (
+from trainer_core.offload.possible_plans import (
     Budget,
     MemoryPlan,
     PlanSettings,
@@ -29,7 +29,7 @@ from trainer_core.offload.memory_plan import (
     alternatives,
     rank_plans,
 )
-from trainer_core.quantization.registry import FORMATS
+from trainer_core.quantization.formats import FORMATS
 from trainer_core.training.memory.step_simulation import StepInputs, StepSimulation
 from trainer_core.weights.diffusers_folder import read_json
 

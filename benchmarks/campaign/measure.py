@@ -31,9 +31,9 @@ from trainer_core.families.registry import get_family
 from trainer_core.offload.machine import Machine
 from trainer_core.training.observer import SilentObserver
 from trainer_core.training.prepare.encode_dataset import Prepared
-from trainer_core.training.setup.choose_plan import settle
 from trainer_core.training.setup.load import Loaded, load
-from trainer_core.training.setup.start import Start
+from trainer_core.training.setup.plan_run import settle
+from trainer_core.training.setup.starting_point import Start
 from trainer_core.training.step.processes import SingleProcess
 from trainer_core.training.train_loaded import train_loaded
 

@@ -20,14 +20,14 @@ from benchmarks.memory_plans import ROOM
 from trainer_core.config import RunConfig
 from trainer_core.families.registry import get_family
 from trainer_core.offload.empty_base import empty_base
-from trainer_core.offload.memory_plan import (
+from trainer_core.offload.possible_plans import (
     MemoryPlan,
     PlanSettings,
     StepSizes,
     rank_plans,
     step_seconds,
 )
-from trainer_core.quantization.registry import FORMATS
+from trainer_core.quantization.formats import FORMATS
 from trainer_core.training.memory.step_simulation import StepInputs, StepSimulation
 
 from .cells import BASELINE, START

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from trainer_core.offload.memory_plan import FormatSizes, StepSizes
 from trainer_core.offload.model_bytes import base_bytes
+from trainer_core.offload.possible_plans import FormatSizes, StepSizes
 from trainer_core.quantization.stored_format import StoredFormat
 from trainer_core.training.memory.step_simulation import StepSimulation
 

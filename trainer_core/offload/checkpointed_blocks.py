@@ -16,10 +16,10 @@ from torch.utils.checkpoint import checkpoint
 from ..config import MemorySection
 from ..device import begin_peak, counts_allocated
 from ..families.family import Family
+from .block_selection import chosen_blocks, repeated_blocks
 from .host_inputs import WORTH, HostArena, HostInputs
 from .machine import Machine
 from .pinned_memory import PinnedMemory
-from .swapped import chosen_blocks, repeated_blocks
 from .transfer import make_transfer
 
 

@@ -11,12 +11,12 @@ from torch import nn
 from ..config import MemorySection
 from ..families.family import Family
 from ..families.trainable_text import empty_text, join_text
-from ..weights.base_format import Packing
 from ..weights.base_location import BaseLocation
 from ..weights.kept_weights import stored_layers
-from ..weights.reading_part import reading_part
+from ..weights.layer_packing import Packing
+from ..weights.library_errors import reading_part
+from .block_selection import bytes_away, repeated_blocks, swapped_blocks
 from .model_bytes import base_bytes
-from .swapped import bytes_away, repeated_blocks, swapped_blocks
 
 
 @dataclass(frozen=True, slots=True)

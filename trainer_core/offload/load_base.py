@@ -16,11 +16,11 @@ from ..errors import BaseModelError, RunError
 from ..families.family import Family
 from ..tensors.device_tables import forget_tables
 from ..weights.base_location import BaseLocation
+from .block_selection import evenly_spread, repeated_blocks, swapped_blocks
 from .empty_base import EmptyBase, bytes_on_device, empty_base
 from .host_weights import HostBlock, Master, Span, block_size, block_spans, make_master
 from .machine import Machine
 from .streamed_blocks import StreamedBlocks
-from .swapped import evenly_spread, repeated_blocks, swapped_blocks
 from .transfer import make_transfer
 
 HOST_KEEPS = "its host keeps the base's weights"

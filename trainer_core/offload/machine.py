@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from ..device import copy_speed, free_memory, product_speed, release_memory
-from .memory_plan import RESERVE, Budget
+from .possible_plans import RESERVE, Budget
 
 PINNED_SHARE = 0.35 if sys.platform == "win32" else 0.6
 """Of the RAM: what pinned memory may take. Windows refuses more than half."""

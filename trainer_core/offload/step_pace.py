@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .memory_plan import Budget, MemoryPlan, link_speed, step_seconds
+from .possible_plans import Budget, MemoryPlan, link_speed, step_seconds
 
 _PASSES = 3
 """What a checkpointed block computes: forward, forward again, and backward for the inputs alone."""

@@ -38,12 +38,12 @@ from .checkpoints.checkpoint import (
 from .checkpoints.checkpoint_record import CheckpointRecord
 from .checkpoints.checkpoint_search import RECORD, broken_step, way_on
 from .checkpoints.longer_run import SCHEDULE, PlannedAnew
-from .checkpoints.post_hoc import POWER_FACTS, layer_outlines
+from .checkpoints.post_hoc_ema import POWER_FACTS, layer_outlines
 from .checkpoints.run_folder import RunFolder
-from .checkpoints.state import TrainState, Weights
+from .checkpoints.train_state import TrainState, Weights
 from .metrics.advice import ADVICE, Adviser, Course
 from .metrics.full_disk import Unwritten
-from .metrics.ledger import LEDGER
+from .metrics.loss_ledger import LEDGER
 from .metrics.metrics_file import MetricsWriter
 from .metrics.tensorboard import TensorBoard
 from .metrics.tracker import Tracker

@@ -42,7 +42,7 @@ from ..inference.sampler import preview_rate
 from ..offload.machine import Machine
 from ..requirements import installed_versions
 from ..types import RunResult, RunSummary
-from .checkpoints.base_marks import Mark, base_adapter_marks, in_words
+from .checkpoints.base_adapter_marks import Mark, base_adapter_marks, in_words
 from .checkpoints.checkpoint import require_newest
 from .checkpoints.longer_run import SCHEDULE
 from .checkpoints.run_folder import ASKED, RunFolder, create_version, open_version
@@ -51,11 +51,11 @@ from .memory.out_of_memory import explained
 from .observer import EndedEarlyError, Noted, Observer, RunFinished, RunStarted, SilentObserver
 from .prepare.encode_dataset import Prepared, content_hashes, prepare
 from .recorder import Recorder, run_header
-from .setup.choose_plan import settle
 from .setup.load import Loaded, load
+from .setup.plan_run import settle
 from .setup.refusals import require_possible, require_resumable, require_trainable
 from .setup.run_batches import batch_plan, describe_levels, require_trained
-from .setup.start import Start, belonging_start, find_start, start_identity
+from .setup.starting_point import Start, belonging_start, find_start, start_identity
 from .step.processes import Processes, SingleProcess, end_where_asked
 from .train_loaded import course_of, train_loaded
 

@@ -16,7 +16,7 @@ from ..errors import RESUME
 from ..filesystem.file_names import IMAGE_EXTENSIONS
 from ..inference.pipeline import sample_previews
 from ..inference.second_model import second_model
-from ..offload.swapped import repeated_blocks
+from ..offload.block_selection import repeated_blocks
 from .memory.out_of_memory import DeviceRoom, explained, skipped_when_full
 from .memory.smaller_step import SmallerStep
 from .metrics.adapter_norms import AdapterNorms
@@ -26,10 +26,10 @@ from .objectives.validation import Validation
 from .observer import Noted, Warned
 from .setup.run_batches import base_answers, batch_plan, measured_samples, step_maker
 from .step.compiled_blocks import compiled
+from .step.learning_rate import warmup_length
 from .step.objective import times_trained
 from .step.processes import Shares
 from .step.read_ahead import ReadAhead
-from .step.schedules import warmup_length
 from .step.split_batches import SplitBatches
 from .step.step_clock import StepClock
 from .step.step_plan import StepPlan

@@ -19,11 +19,11 @@ from .checkpoints.checkpoint import Checkpoint, read_whole_checkpoint
 from .checkpoints.checkpoint_rules import CheckpointClock
 from .checkpoints.checkpoint_search import last_before
 from .checkpoints.longer_run import PlannedAnew, planned_anew
-from .checkpoints.recovery import RestoreError, rate_share, restore_note
+from .checkpoints.non_finite_recovery import RestoreError, rate_share, restore_note
 from .checkpoints.run_folder import version_number
-from .checkpoints.state import TrainState
+from .checkpoints.train_state import TrainState
 from .memory.out_of_memory import DeviceRoom
-from .metrics.ledger import indices_by_place
+from .metrics.loss_ledger import indices_by_place
 from .metrics.measurements import Measurements
 from .objectives.slider import kept_strength
 from .objectives.validation import Measured, Validation
@@ -31,10 +31,10 @@ from .observer import Judge, Observer, RunRequests, Warned, WentBack
 from .optimizers import make_optimizer, set_learning_rate, update
 from .recorder import Recorder
 from .step.gradients import clip_gradients, forget_gradients, go_backward
+from .step.learning_rate import make_schedule
 from .step.micro_batch import MicroStep, SampleError, non_finite_error, read_numbers
 from .step.non_finite_layer import broken_place
 from .step.processes import Processes
-from .step.schedules import make_schedule
 from .step.step_clock import StepClock
 from .step.step_plan import StepPlan
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from ..quantization.stored_format import StoredFormat
-from .base_format import Packing
 from .base_location import BaseLocation
+from .layer_packing import Packing
 from .loading import plan_weights
 
 if TYPE_CHECKING:

@@ -23,13 +23,13 @@ from torch import Tensor, nn
 from ..errors import BaseModelError
 from ..quantization.quantized_linear import QuantizedLinear
 from ..quantization.stored_format import StoredFormat
-from .base_format import Packing
 from .base_location import BaseLocation
 from .diffusers_folder import read_json, shard_files
 from .file_spec import Origin
 from .header import Formats, WeightFile, check_formats, open_weights
-from .reading import TensorReader, ahead
-from .reading_part import reading_part, unreadable, without_bars
+from .layer_packing import Packing
+from .library_errors import reading_part, unreadable, without_bars
+from .tensor_reader import TensorReader, ahead
 
 if TYPE_CHECKING:
     from .file_spec import FileSpec

@@ -24,13 +24,13 @@ from trainer_core.adapters import attach
 from trainer_core.config import AdapterConfig, MemorySection
 from trainer_core.families.registry import get_family
 from trainer_core.offload import pinned_memory
+from trainer_core.offload.block_selection import checkpointed, evenly_spread, repeated_blocks
 from trainer_core.offload.checkpointed_blocks import CheckpointedBlocks, checkpoint_blocks
 from trainer_core.offload.host_inputs import HostArena, HostInputs
 from trainer_core.offload.machine import Machine
 from trainer_core.offload.pinned_memory import PinnedMemory
-from trainer_core.offload.swapped import checkpointed, evenly_spread, repeated_blocks
 from trainer_core.offload.transfer import PlainTransfer
-from trainer_core.training.memory.live_bytes import LiveBytes
+from trainer_core.training.memory.simulated_bytes import LiveBytes
 
 ADAPTERS = {
     "lora": {"kind": "lora"},

@@ -24,8 +24,8 @@ from trainer_core.offload.host_weights import PageableMaster
 from trainer_core.offload.model_bytes import pack_blocks
 from trainer_core.offload.streamed_blocks import StreamedBlocks
 from trainer_core.offload.transfer import PlainTransfer
+from trainer_core.quantization.formats import FORMATS
 from trainer_core.quantization.quantized_linear import QuantizedLinear
-from trainer_core.quantization.registry import FORMATS
 
 ADAPTERS = {
     "lora": {"kind": "lora"},

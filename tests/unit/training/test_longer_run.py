@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from trainer_core.config import RunConfig
 from trainer_core.training.checkpoints.checkpoint import Checkpoint
 from trainer_core.training.checkpoints.longer_run import LEAST, SCHEDULE, planned_anew
-from trainer_core.training.step.schedules import make_schedule
+from trainer_core.training.step.learning_rate import make_schedule
 
 
 def run(steps, name="cosine", **schedule):

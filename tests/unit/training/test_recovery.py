@@ -11,8 +11,8 @@ from fixtures.swapped_blocks import MAKERS, place
 from trainer_core.config import RunConfig
 from trainer_core.errors import NonFiniteError
 from trainer_core.families.registry import get_family
-from trainer_core.training.checkpoints.recovery import RestoreError
-from trainer_core.training.checkpoints.state import TrainState
+from trainer_core.training.checkpoints.non_finite_recovery import RestoreError
+from trainer_core.training.checkpoints.train_state import TrainState
 from trainer_core.training.memory.out_of_memory import DeviceRoom
 from trainer_core.training.step.micro_batch import MicroStep
 from trainer_core.training.step.step_clock import StepClock

@@ -7,7 +7,7 @@ import torch
 
 from tests.fixtures.small_steps import SHAPES, Model, batch_of, maker, preserved_of, random
 from trainer_core.diffusion.weighting import make_sigma_weight
-from trainer_core.training.objectives.twins import BaseAnswers
+from trainer_core.training.objectives.preservation_twins import BaseAnswers
 from trainer_core.training.step.split_batches import SplitBatches
 
 

@@ -13,7 +13,7 @@ from ...types import BestCheckpoint
 from .best_loss import BestLoss
 from .checkpoint import ADAPTER_FILE, checkpoint_folders, is_checkpoint
 from .checkpoint_search import BEST, best_step
-from .recovery import rate_share
+from .non_finite_recovery import rate_share
 from .run_folder import RunFolder
 
 RETURNS = "returns"

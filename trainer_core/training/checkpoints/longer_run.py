@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from ...config import OptimizerSection, RunConfig, ScheduleSection
 from ...config.defaults import run_length
-from ..step.schedules import make_schedule, warmup_length
+from ..step.learning_rate import make_schedule, warmup_length
 from .checkpoint import Checkpoint
 
 SCHEDULE = "training.schedule (planned anew)"

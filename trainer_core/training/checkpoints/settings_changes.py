@@ -12,7 +12,7 @@ from ...config.defaults import run_length
 from ...config.folders import folder_without_places
 from ...config.run import flattened, when_resumed
 from ...errors import ConfigError
-from .base_marks import Mark, are_same, in_words
+from .base_adapter_marks import Mark, are_same, in_words
 from .checkpoint import Checkpoint
 from .longer_run import SCHEDULE
 

@@ -31,14 +31,14 @@ from ...families.registry import get_family
 from ...families.trainable_text import with_text
 from ...offload.empty_base import EmptyBase, bytes_on_device, empty_base
 from ...printable import gibibytes
-from ...quantization.registry import FORMATS
+from ...quantization.formats import FORMATS
 from ...tensors.safetensors_reader import open_tensors
 from ...types import Bucket
-from ..checkpoints.average import copies
+from ..checkpoints.ema import copies
 from ..optimizers import OPTIMIZERS
 from ..optimizers.torch_optimizers import FUSED
 from ..prepare.cache_manifest import read_manifest
-from ..step.pass_sizes import with_largest_batch
+from ..step.batch_sizes import with_largest_batch
 from .simulation_cache import KeptSimulations, step_facts
 from .step_simulation import NOT_SIMULATED, StepInputs, StepSimulation, shapes_below
 

@@ -17,8 +17,8 @@ import torch
 
 from ...device import begin_peak, is_out_of_memory, refused_pins, release_memory, spare_at_peak
 from ...errors import RESUME, RunError
+from ...offload.block_selection import enough_swapped, fewest_swapped
 from ...offload.load_base import PlacedBase
-from ...offload.swapped import enough_swapped, fewest_swapped
 from ..observer import Noted, Observer, Warned
 from ..optimizers import rehearse
 from ..step.gradients import forget_gradients

@@ -12,10 +12,10 @@ from collections.abc import Callable
 
 from ...device import is_out_of_memory, release_memory
 from ...errors import RunError
+from ...offload.block_selection import enough_swapped
 from ...offload.load_base import PlacedBase
-from ...offload.memory_plan import FULL_SPEED
+from ...offload.possible_plans import FULL_SPEED
 from ...offload.step_pace import StepPace
-from ...offload.swapped import enough_swapped
 from ..step.split_batches import SplitBatches
 
 Way = Callable[[], str]

@@ -33,19 +33,19 @@ from ...adapters import AttachedAdapter
 from ...adapters.parameter_groups import parameter_groups
 from ...config import MemorySection, RunConfig
 from ...families.family import Family
+from ...offload.block_selection import chosen_blocks
 from ...offload.host_inputs import WORTH
 from ...offload.model_bytes import cast_base, pack_blocks
 from ...offload.step_profile import BlockTerms, StepProfile
-from ...offload.swapped import chosen_blocks
 from ...quantization.stored_format import Parts, StoredFormat
-from ..checkpoints.average import averages_of
+from ..checkpoints.ema import averages_of
 from ..optimizers import OPTIMIZERS, allocate_state, make_optimizer
 from ..prepare.attach import attach_adapter
 from ..step.gradients import clip_gradients
 from ..step.micro_batch import Predict
 from ..step.objective import make_loss, passes_of_step
 from ..step.token_routing import TokenRouting, routed_blocks
-from .live_bytes import LiveBytes, Marks, Phase, watch
+from .simulated_bytes import LiveBytes, Marks, Phase, watch
 from .simulation_cache import KeptSimulations, Numbers
 
 NOT_SIMULATED = (DataDependentOutputException, DynamicOutputShapeException)

@@ -29,7 +29,7 @@ from ...device import send
 from ...types import Conditioning
 from ..step.micro_batch import Points, Predict
 from .preservation import Preservation
-from .twins import without_adapter
+from .preservation_twins import without_adapter
 
 _IN_MEMORY = 64
 

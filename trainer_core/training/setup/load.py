@@ -21,16 +21,16 @@ from ...config import OptimizerSection, RunConfig
 from ...config.defaults import run_length
 from ...config.optimizer import waits_note
 from ...data.cache.build import cache_folder
+from ...offload.block_selection import repeated_blocks
 from ...offload.load_base import PlacedBase
 from ...offload.machine import Machine
 from ...offload.step_pace import StepPace
-from ...offload.swapped import repeated_blocks
-from ..checkpoints.average import averages_of
 from ..checkpoints.best_loss import BestLoss, measured_by
+from ..checkpoints.ema import averages_of
 from ..checkpoints.longer_run import PlannedAnew, planned_anew, replan_note
-from ..checkpoints.state import TrainState
+from ..checkpoints.train_state import TrainState
 from ..memory.out_of_memory import explained
-from ..metrics.ledger import Ledger
+from ..metrics.loss_ledger import Ledger
 from ..objectives.preservation import Preservation, compute_missing, plan_trajectories
 from ..objectives.slider import made_images
 from ..observer import CacheProgress, EndedEarlyError, Noted, Observer, Warned, told_or_ended
@@ -39,7 +39,7 @@ from ..prepare.encode_dataset import Prepared
 from ..step.objective import make_learned
 from ..step.processes import Processes, end_where_asked
 from .load_denoiser import load_adapted
-from .start import Start
+from .starting_point import Start
 
 _BY_HAND = {
     "training.optimizer.learning_rate",

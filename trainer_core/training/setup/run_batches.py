@@ -16,12 +16,12 @@ from ...data.views import Views
 from ...diffusion.sigma import band_shares, make_quantile
 from ...errors import DatasetError
 from ...types import Batch, Bucket, PreservedBatch
+from ..objectives.preservation_twins import BaseAnswers, Twins
 from ..objectives.slider import SliderAnswers
-from ..objectives.twins import BaseAnswers, Twins
 from ..objectives.validation import FixedSamples, Measuring, hold_out, trained_alike
+from ..step.batch_sizes import batch_sizes
 from ..step.micro_batch import StepMaker
 from ..step.objective import at_noise, make_loss, make_weighting, sides, times_trained, with_noises
-from ..step.pass_sizes import batch_sizes
 from .load import Loaded
 
 _FIFTHS = 5

@@ -17,7 +17,7 @@ from ...diffusion.streams import join_streams, stream_shapes, stream_weights
 from ...diffusion.weighting import SigmaWeight
 from ...errors import NonFiniteError
 from ...types import Batch, Conditioning, PreservedBatch
-from .noise_level_draws import Draw, independent_draw, stratified_draw
+from .noise_draws import Draw, independent_draw, stratified_draw
 from .processes import Processes
 
 Predict = Callable[[Tensor, Tensor, Sequence[Conditioning], Sequence[Tensor]], Tensor]

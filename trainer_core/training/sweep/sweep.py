@@ -48,7 +48,7 @@ from ..prepare.encode_dataset import content_hashes, prepare
 from ..recorder import EARLY_STOP
 from ..run import train
 from ..setup.refusals import require_possible, require_trainable
-from ..setup.start import read_start
+from ..setup.starting_point import read_start
 from ..step.processes import SingleProcess
 from .median_rule import MedianRule, curve_of
 from .trials import Trial, Values, in_words

@@ -13,12 +13,14 @@ import torch
 
 from ..config import MemorySection
 from ..errors import RunError
-from ..quantization.registry import FORMATS
+from ..quantization.formats import FORMATS
 from ..quantization.stored_format import StoredFormat
-from ..weights.base_format import Packing
 from ..weights.kept_weights import kept_weights
+from ..weights.layer_packing import Packing
+from .block_selection import swapped_blocks
 from .empty_base import EmptyBase
-from .memory_plan import (
+from .model_bytes import BaseBytes, base_bytes
+from .possible_plans import (
     Budget,
     FormatSizes,
     MemoryPlan,
@@ -27,9 +29,7 @@ from .memory_plan import (
     alternatives,
     rank_plans,
 )
-from .model_bytes import BaseBytes, base_bytes
 from .step_profile import StepProfile
-from .swapped import swapped_blocks
 
 _PLENTY = 0.1
 """Share of the free memory below which a base's weights leave nothing to choose."""

@@ -12,11 +12,7 @@ import torch
 from ...config import MemorySection, RunConfig
 from ...device import DTYPES, release_memory
 from ...errors import RunError
-from ...offload.empty_base import EmptyBase, empty_base
-from ...offload.machine import Machine, machine_budget
-from ...offload.memory_plan import Budget, StepSizes
-from ...offload.model_bytes import base_bytes
-from ...offload.plan_choice import (
+from ...offload.choose_plan import (
     KeptFormat,
     PlanChoice,
     SizesOf,
@@ -24,6 +20,10 @@ from ...offload.plan_choice import (
     unplanned,
     weights_and,
 )
+from ...offload.empty_base import EmptyBase, empty_base
+from ...offload.machine import Machine, machine_budget
+from ...offload.model_bytes import base_bytes
+from ...offload.possible_plans import Budget, StepSizes
 from ...offload.step_pace import StepPace
 from ...weights.loading import is_quantized
 from ..checkpoints.settings_changes import FORMAT, begun_format
@@ -38,10 +38,10 @@ from ..memory.memory_estimate import (
 from ..memory.step_simulation import StepSimulation
 from ..observer import MemoryPlanned, Observer, PlanRow, Warned
 from ..prepare.encode_dataset import Prepared
+from ..step.batch_sizes import with_largest_batch
 from ..step.objective import passes_of_step
-from ..step.pass_sizes import with_largest_batch
 from ..step.processes import Processes
-from .start import Start
+from .starting_point import Start
 
 _CAUTION = 4
 """One part in so many of a device is left to a step that cannot be simulated."""

@@ -16,8 +16,8 @@ from ...errors import InputError
 from ...filesystem.allowed_folders import AllowedFolders
 from ...inference.comparison import Column
 from ...inference.pipeline import Candidate
-from ..checkpoints.checkpoint import ADAPTER_FILE, checkpoint_folders
-from ..checkpoints.checkpoint_search import best_step
+from .checkpoint import ADAPTER_FILE, checkpoint_folders
+from .checkpoint_search import best_step
 
 RUN_FILE = "run.yaml"
 MOST_COLUMNS = 60

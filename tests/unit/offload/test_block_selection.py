@@ -2,7 +2,7 @@
 
 from itertools import pairwise
 
-from trainer_core.offload.swapped import evenly_spread
+from trainer_core.offload.block_selection import evenly_spread
 
 
 def test_blocks_are_spread_evenly():

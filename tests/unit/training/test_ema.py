@@ -6,8 +6,8 @@ from diffusers.training_utils import EMAModel
 from torch import nn
 
 from trainer_core.config import EmaSection
-from trainer_core.training.checkpoints.average import FactorAverages, exponential_share
-from trainer_core.training.checkpoints.power_average import KEPT_LENGTHS, exponent_of
+from trainer_core.training.checkpoints.ema import FactorAverages, exponential_share
+from trainer_core.training.checkpoints.power_ema import KEPT_LENGTHS, exponent_of
 
 
 def make_factors(dtype=torch.float32):

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ...config import EmaSection
-from .power_average import KEPT_LENGTHS, exponent_of, kept_share
+from .power_ema import KEPT_LENGTHS, exponent_of, kept_share
 
 SHOWN = "average"
 """What the names of the exponential average's tensors begin with in a checkpoint."""

@@ -24,10 +24,10 @@ from ...families.lent_family import named_family
 from ...families.registry import get_family
 from ...tensors.safetensors_reader import TensorFile, open_tensors
 from ...types import AdapterState, LayerState
-from .average import POWER
 from .checkpoint import ADAPTER_FILE, checkpoint_folders, open_state, read_facts
-from .power_average import LONGEST, Profile, sum_for
-from .state import ADAPTER
+from .ema import POWER
+from .power_ema import LONGEST, Profile, sum_for
+from .train_state import ADAPTER
 
 POWER_FACTS = "power_averages"
 """Where a checkpoint's ``state.json`` says what makes an adapter of its averages."""

@@ -10,18 +10,18 @@ from tests.fixtures.combinations import rarely
 from tests.fixtures.full_size import full_size_transformer
 from trainer_core.errors import RunError
 from trainer_core.families.registry import get_family
+from trainer_core.offload.block_selection import evenly_spread
 from trainer_core.offload.machine import Machine, machine_budget
-from trainer_core.offload.memory_plan import (
+from trainer_core.offload.model_bytes import BaseBytes, base_bytes
+from trainer_core.offload.possible_plans import (
     Budget,
     FormatSizes,
     PlanSettings,
     StepSizes,
     rank_plans,
 )
-from trainer_core.offload.model_bytes import BaseBytes, base_bytes
 from trainer_core.offload.step_profile import BlockTerms, StepProfile
-from trainer_core.offload.swapped import evenly_spread
-from trainer_core.quantization.registry import FORMATS
+from trainer_core.quantization.formats import FORMATS
 
 GIB = 1 << 30
 

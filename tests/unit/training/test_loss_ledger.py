@@ -5,7 +5,7 @@ import random
 import pytest
 
 from trainer_core.errors import InputError
-from trainer_core.training.metrics.ledger import LEDGER, Ledger, read_ledger
+from trainer_core.training.metrics.loss_ledger import LEDGER, Ledger, read_ledger
 from trainer_core.training.step.micro_batch import SampleError
 
 NAMES = [f"{n}.png" for n in range(6)]

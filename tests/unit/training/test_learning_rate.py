@@ -9,7 +9,7 @@ from transformers.optimization import (
 )
 
 from trainer_core.config import ScheduleSection
-from trainer_core.training.step.schedules import make_schedule
+from trainer_core.training.step.learning_rate import make_schedule
 
 
 def test_warmup_rises_linearly_and_reaches_one_at_its_last_step():

@@ -12,7 +12,7 @@ from trainer_core.families.registry import get_family
 from trainer_core.tensors.safetensors_writer import save_tensors
 from trainer_core.training.checkpoints.checkpoint import save_checkpoint
 from trainer_core.training.checkpoints.run_folder import create_version, open_version
-from trainer_core.training.setup.start import find_start
+from trainer_core.training.setup.starting_point import find_start
 
 
 @pytest.fixture

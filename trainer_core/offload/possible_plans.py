@@ -26,9 +26,9 @@ from typing import Literal
 
 from ..errors import RunError
 from ..printable import gibibytes
+from .block_selection import checkpointed, evenly_spread
 from .model_bytes import BaseBytes
 from .step_profile import StepProfile
-from .swapped import checkpointed, evenly_spread
 
 Aim = Literal["auto", "fastest", "smallest"]
 

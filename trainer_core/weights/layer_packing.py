@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from ..quantization.file_format import FileFormat
+from ..quantization.formats import FORMATS
 from ..quantization.fp8 import Fp8
-from ..quantization.registry import FORMATS
 from ..quantization.stored_format import StoredFormat
-from .reading import TensorReader
+from .tensor_reader import TensorReader
 
 _EIGHT_BITS = (torch.float8_e4m3fn, torch.float8_e5m2)
 _AT_ONCE = {"cpu": 1 << 19, "cuda": 1 << 23}

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from trainer_core.training.checkpoints.power_average import (
+from trainer_core.training.checkpoints.power_ema import (
     Profile,
     exponent_of,
     sum_for,

@@ -17,12 +17,12 @@ from ...config import OptimizerSection
 from ...diffusion.weighting import LearnedWeight
 from ...errors import InputError
 from ...types import AdapterState
-from ..metrics.ledger import Ledger
+from ..metrics.loss_ledger import Ledger
 from ..optimizers import evaluated, goes_on, load_optimizer_tensors, optimizer_tensors
 from ..step.micro_batch import SampleError
-from .average import FactorAverages
 from .best_loss import BestLoss
 from .checkpoint import Checkpoint
+from .ema import FactorAverages
 
 ADAPTER = "adapter."
 """What the names of the adapter's own tensors begin with in a checkpoint."""

@@ -1,18 +1,25 @@
-"""Chooses how a base is kept: from its files, and what is free, to memory settings without a gap.
+"""Chooses which format a base is kept in, and how many of its blocks are swapped and checkpointed.
 
-No weight is read, and nothing is known here of a run: the caller says what else a step takes.
+From the base's files, and what is free, to memory settings without a gap. No weight is read, and
+nothing is known here of a run: the caller says what else a step takes. `possible_plans` computes
+what there is to choose from; which blocks they are, by number, says `block_selection`.
+
+Plans have one fixed order, whatever is free, and the first that fits is taken. So more free memory
+never gives a slower plan, and less never one that needs more of it.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 
 from ..config import MemorySection
 from ..errors import RunError
+from ..printable import gibibytes
 from ..quantization.formats import FORMATS
 from ..quantization.stored_format import StoredFormat
 from ..weights.kept_weights import kept_weights
@@ -21,15 +28,18 @@ from .block_selection import swapped_blocks
 from .empty_base import EmptyBase
 from .model_bytes import BaseBytes, base_bytes
 from .possible_plans import (
+    EITHER,
+    MASTERS,
     Budget,
     FormatSizes,
     MemoryPlan,
-    PlanSettings,
     StepSizes,
-    alternatives,
-    rank_plans,
+    possible_plans,
 )
 from .step_profile import StepProfile
+
+_COARSE = 0.1
+"""Of the full speed: ``auto`` sends nothing more for what makes a step faster by less."""
 
 _PLENTY = 0.1
 """Share of the free memory below which a base's weights leave nothing to choose."""
@@ -114,30 +124,22 @@ def choose_plan(
         BaseModelError: When the base's files are damaged, or cannot be kept as the settings say.
     """
     swapped_blocks(base.transformer, base.family.layers.repeated_blocks, memory)
-    count = memory.blocks_to_swap
-    settings = PlanSettings(
-        plan="auto" if memory.plan == "off" else memory.plan,
-        base_format=memory.base_format,
-        blocks_to_swap=0 if count is None and not swappable else count,
-        swap_slots=memory.swap_slots,
-        master=memory.master,
-        gradient_checkpointing=memory.gradient_checkpointing,
-        blocks_to_checkpoint=memory.blocks_to_checkpoint,
-        checkpoint_inputs=memory.checkpoint_inputs,
-    )
+    settings = memory
+    if memory.blocks_to_swap is None and not swappable:
+        settings = memory.model_copy(update={"blocks_to_swap": 0})
     formats: dict[str, KeptFormat] = {}
     wanted = held if memory.base_format == "auto" else memory.base_format
     if wanted is not None:
         formats[wanted] = kept_format(base, wanted, dtype)
-        found = _ranked(sizes_of(formats), replace(settings, base_format=wanted), budget)
-        if found:
-            return _choice(memory, found, budget)
+        kept_to = settings.model_copy(update={"base_format": wanted})
+        with contextlib.suppress(RunError):
+            return _choice(memory, rank_plans(sizes_of(formats), kept_to, budget), budget)
     # Others are taken, or named by the error as what would fit.
     formats = {**(formats if settings.base_format != "auto" else {}), **auto_formats(base, dtype)}
     first = next(iter(formats.values()))
     if settings.plan != "smallest" and first.base.total < budget.device_free * _PLENTY:
         formats = dict([next(iter(formats.items()))])
-        settings = replace(settings, blocks_to_swap=settings.blocks_to_swap or 0)
+        settings = settings.model_copy(update={"blocks_to_swap": settings.blocks_to_swap or 0})
     return _choice(memory, rank_plans(sizes_of(formats), settings, budget), budget)
 
 
@@ -205,11 +207,126 @@ def kept_format(base: EmptyBase, name: str, dtype: torch.dtype) -> KeptFormat:
     )
 
 
-def _ranked(sizes: StepSizes, settings: PlanSettings, budget: Budget) -> list[MemoryPlan]:
-    try:
-        return rank_plans(sizes, settings, budget)
-    except RunError:
-        return []
+def rank_plans(sizes: StepSizes, settings: MemorySection, budget: Budget) -> list[MemoryPlan]:
+    """All plans that fit, the best first.
+
+    Raises:
+        RunError: When none fits; it names what would.
+    """
+    found = [plan for plan in possible_plans(sizes, settings, budget) if plan.fits(budget)]
+    if not found:
+        raise _too_large(sizes, settings, budget)
+    return sorted(found, key=lambda plan: _order(plan, settings.plan))
+
+
+def alternatives(plans: list[MemoryPlan], count: int = 3) -> list[MemoryPlan]:
+    """The best plan, and the best of other kinds: another format, or swapping instead of not.
+
+    Args:
+        plans: In their order.
+        count: Of how many.
+    """
+    found: dict[object, MemoryPlan] = {}
+    for plan in plans:
+        kind = plan.base_format, plan.blocks_to_swap > 0
+        found.setdefault(kind, plan)
+    return list(found.values())[:count]
+
+
+def _order(plan: MemoryPlan, aim: str) -> tuple[object, ...]:
+    rest = (
+        plan.seconds,
+        plan.rank,
+        plan.blocks_to_swap,
+        (*MASTERS, "none").index(plan.master),
+        plan.checkpoint_inputs,
+        plan.device,
+        plan.swap_slots,
+    )
+    if aim == "smallest":
+        return plan.device, *rest
+    if aim == "fastest":
+        return rest
+    # Nearly the same speed is not worth a link that is busy all the time.
+    coarse = plan.seconds // (_COARSE * plan.full)
+    return plan.pace, plan.rank, coarse, plan.checkpoint_inputs, plan.blocks_to_swap, *rest
+
+
+_FREE = {
+    "blocks_to_swap": None,
+    "master": "auto",
+    "swap_slots": EITHER,
+    "gradient_checkpointing": True,
+    "blocks_to_checkpoint": None,
+    "checkpoint_inputs": "auto",
+    "base_format": "auto",
+}
+"""Settings that may make a run smaller, to the value that leaves the choice; that which may round
+the base's weights comes last."""
+
+
+def _too_large(sizes: StepSizes, settings: MemorySection, budget: Budget) -> RunError:
+    """Say what would fit: the fewest settings that have to change, and to what."""
+    smallest = _smallest(sizes, settings, budget)
+    needs = "no plan" if smallest is None else f"the smallest plan, {describe(smallest)}, needs"
+    found = f"{needs} {_lacking(smallest, budget)}, with the memory settings of the run file"
+    changed = [{name: value} for name, value in _FREE.items()]
+    for change in (*changed, dict(_FREE)):
+        relaxed = settings.model_copy(update=change)
+        fitting = [plan for plan in possible_plans(sizes, relaxed, budget) if plan.fits(budget)]
+        if fitting:
+            best = min(fitting, key=lambda plan: _order(plan, settings.plan))
+            values = [f"memory.{name} to {_shown(getattr(best, name))}" for name in change]
+            remedy = f"Set {', '.join(values)}: {describe(best)}."
+            return RunError(found, "a plan that fits", remedy)
+    least = _smallest(sizes, settings.model_copy(update=_FREE), budget)
+    more = "" if least is None else f" (at the least {_lacking(least, budget)})"
+    return RunError(
+        found,
+        f"more memory{more}",
+        "Lower dataset.resolution, training.batch_size or adapter.rank, close other programs that "
+        "use this memory, or save the run file and train on a larger machine.",
+    )
+
+
+def _smallest(sizes: StepSizes, settings: MemorySection, budget: Budget) -> MemoryPlan | None:
+    plans = possible_plans(sizes, settings, budget)
+
+    def missing(plan: MemoryPlan) -> tuple[int, int]:
+        over = max(0, plan.ram - budget.ram_free) + max(0, plan.pinned - budget.pinned_limit)
+        return plan.device + over, plan.ram
+
+    return min(plans, key=missing, default=None)
+
+
+def _lacking(plan: MemoryPlan | None, budget: Budget) -> str:
+    if plan is None:
+        return "is possible"
+    needed = {
+        "VRAM": (plan.device + budget.reserve, budget.device_free),
+        "RAM": (plan.ram, budget.ram_free),
+        "pinned RAM": (plan.pinned, budget.pinned_limit),
+    }
+    parts = [
+        f"{gibibytes(need)} of {name}, of which {gibibytes(free)} are free"
+        for name, (need, free) in needed.items()
+        if need > free
+    ]
+    return " and ".join(parts) or f"{gibibytes(plan.device)} of VRAM"
+
+
+def describe(plan: MemoryPlan) -> str:
+    """A plan in a few words."""
+    swap = f"{plan.blocks_to_swap} blocks swapped" if plan.blocks_to_swap else "nothing swapped"
+    where = "" if plan.master == "none" else f" ({plan.master})"
+    kept = plan.blocks_to_checkpoint
+    again = "" if kept == plan.blocks else f", {kept} of {plan.blocks} checkpointed"
+    inputs = ", inputs in RAM" if plan.checkpoint_inputs == "ram" else ""
+    return f"{plan.base_format}, {swap}{where}{again}{inputs}, {gibibytes(plan.device)}"
+
+
+def _shown(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _choice(memory: MemorySection, plans: list[MemoryPlan], budget: Budget) -> PlanChoice:

@@ -44,7 +44,7 @@ class PlacedBase:
             has to be checkpointed.
         checkpoint_all: Checkpoints every block, and says how many were not.
         uncheckpointed: How many blocks keep their activations and could be checkpointed.
-        unsettled, keep: As of `CheckpointedBlocks`.
+        needs_choice, keep: As of `CheckpointedBlocks`.
     """
 
     transformer: nn.Module
@@ -57,7 +57,7 @@ class PlacedBase:
     before_swap: Callable[[Sequence[int]], object] = lambda numbers: None
     checkpoint_all: Callable[[], int] = lambda: 0
     uncheckpointed: Callable[[], int] = lambda: 0
-    unsettled: Callable[[], bool] = lambda: False
+    needs_choice: Callable[[], bool] = lambda: False
     keep: Callable[[int], int] = lambda room: 0
 
     @property

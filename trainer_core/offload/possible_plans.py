@@ -1,6 +1,7 @@
-"""`rank_plans`: where a run keeps what, from what is known of the model and of the machine.
+"""Every way to keep a run in memory that its settings allow, with its bytes and seconds.
 
-Nothing is loaded and nobody is asked here: the same facts always give the same plans.
+Nothing is chosen here (`choose_plan`), nothing is loaded and nobody is asked: the same facts always
+give the same plans.
 
     device  = resident blocks + slots of swapped blocks + rest of the base + adapter + activations
     seconds = FLOPs / speed, or bytes that are sent / speed of the link where that is more; both
@@ -9,9 +10,6 @@ Nothing is loaded and nobody is asked here: the same facts always give the same 
 Each micro-batch sends the blocks that no slot keeps twice: for the forward and for the backward
 pass. Inputs of checkpointed blocks that wait in RAM are sent there and back; blocks that are not
 checkpointed take more of the device and compute less. Swapped blocks are always checkpointed.
-
-Plans have one fixed order, whatever is free, and the first that fits is taken. So more free memory
-never gives a slower plan, and less never one that needs more of it.
 """
 
 from __future__ import annotations
@@ -22,15 +20,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import chain
-from typing import Literal
 
-from ..errors import RunError
-from ..printable import gibibytes
+from ..config import MemorySection
 from .block_selection import checkpointed, evenly_spread
 from .model_bytes import BaseBytes
 from .step_profile import StepProfile
-
-Aim = Literal["auto", "fastest", "smallest"]
 
 RESERVE = 1 << 30
 """Bytes of a device that are left to libraries and the allocator."""
@@ -45,13 +39,13 @@ more than this factor. 4 bits round a weight ten times as much as 8 bits do."""
 STAGED_BYTES_PER_S = 8e9
 """What one thread copies into pinned memory, where the weights themselves are not pinned."""
 
-_COARSE = 0.1
-"""Of the full speed: ``auto`` sends nothing more for what makes a step faster by less."""
+EITHER = 0
+"""Of ``memory.swap_slots``, which is 1 or more in a run file: two slots or one."""
 
 _PARTS = 4
 """Numbers of checkpointed blocks that are looked at beside all, where blocks are swapped."""
 
-_MASTERS = ("pinned", "pageable", "file")
+MASTERS = ("pinned", "pageable", "file")
 
 
 def step_seconds(compute: float, transfer: float, slots: int = 2) -> float:
@@ -121,32 +115,6 @@ class StepSizes:
 
     formats: Mapping[str, FormatSizes]
     adapter: int
-
-
-@dataclass(frozen=True, slots=True)
-class PlanSettings:
-    """What the run file's ``memory`` section asks for; None and ``auto`` leave the choice.
-
-    Attributes:
-        plan: What is best: as fast as can be, or as small; ``auto`` is as fast, but takes a format
-            that rounds the base's weights only where that is worth it (`FULL_SPEED`).
-        base_format: How blocks are kept.
-        blocks_to_swap: How many are off the device.
-        swap_slots: Slots for blocks of one layout.
-        master: Where swapped blocks lie.
-        gradient_checkpointing: Whether activations may be computed again.
-        blocks_to_checkpoint: How many blocks do so.
-        checkpoint_inputs: Where their inputs wait: ``device`` or ``ram``.
-    """
-
-    plan: Aim = "auto"
-    base_format: str = "auto"
-    blocks_to_swap: int | None = None
-    swap_slots: int | None = None
-    master: str = "auto"
-    gradient_checkpointing: bool = True
-    blocks_to_checkpoint: int | None = None
-    checkpoint_inputs: str = "auto"
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,52 +188,9 @@ class MemoryPlan:
         )
 
 
-def rank_plans(sizes: StepSizes, settings: PlanSettings, budget: Budget) -> list[MemoryPlan]:
-    """All plans that fit, the best first.
-
-    Raises:
-        RunError: When none fits; it names what would.
-    """
-    found = [plan for plan in _plans(sizes, settings, budget) if plan.fits(budget)]
-    if not found:
-        raise _too_large(sizes, settings, budget)
-    return sorted(found, key=lambda plan: _order(plan, settings.plan))
-
-
-def alternatives(plans: list[MemoryPlan], count: int = 3) -> list[MemoryPlan]:
-    """The best plan, and the best of other kinds: another format, or swapping instead of not.
-
-    Args:
-        plans: In their order.
-        count: Of how many.
-    """
-    found: dict[object, MemoryPlan] = {}
-    for plan in plans:
-        kind = plan.base_format, plan.blocks_to_swap > 0
-        found.setdefault(kind, plan)
-    return list(found.values())[:count]
-
-
-def _order(plan: MemoryPlan, aim: Aim) -> tuple[object, ...]:
-    rest = (
-        plan.seconds,
-        plan.rank,
-        plan.blocks_to_swap,
-        (*_MASTERS, "none").index(plan.master),
-        plan.checkpoint_inputs,
-        plan.device,
-        plan.swap_slots,
-    )
-    if aim == "smallest":
-        return plan.device, *rest
-    if aim == "fastest":
-        return rest
-    # Nearly the same speed is not worth a link that is busy all the time.
-    coarse = plan.seconds // (_COARSE * plan.full)
-    return plan.pace, plan.rank, coarse, plan.checkpoint_inputs, plan.blocks_to_swap, *rest
-
-
-def _plans(sizes: StepSizes, settings: PlanSettings, budget: Budget) -> Iterator[MemoryPlan]:
+def possible_plans(
+    sizes: StepSizes, settings: MemorySection, budget: Budget
+) -> Iterator[MemoryPlan]:
     """All plans that the settings allow, whether they fit or not."""
     for rank, (name, each) in enumerate(sizes.formats.items()):
         if settings.base_format not in {"auto", name}:
@@ -307,7 +232,7 @@ def _checkpointed(
     plan: MemoryPlan,
     terms: Callable[[int, int], tuple[int, int, int, int]],
     step: StepProfile,
-    settings: PlanSettings,
+    settings: MemorySection,
     budget: Budget,
 ) -> Iterator[MemoryPlan]:
     """A plan with each number of checkpointed blocks, and with their inputs here and there."""
@@ -346,7 +271,7 @@ def _checkpointed(
 
 
 def _swapped(
-    resident: MemoryPlan, sizes: FormatSizes, settings: PlanSettings, budget: Budget
+    resident: MemoryPlan, sizes: FormatSizes, settings: MemorySection, budget: Budget
 ) -> Iterator[MemoryPlan]:
     """The same with swapped blocks."""
     base, blocks = sizes.base, len(sizes.base.blocks)
@@ -354,7 +279,7 @@ def _swapped(
     counts = range(1, blocks + 1) if wanted is None else [min(wanted, blocks)] if wanted else []
     masters = [
         each
-        for each in _MASTERS
+        for each in MASTERS
         if settings.master in {"auto", each} and _possible(each, sizes, budget)
     ]
     for count in counts:
@@ -362,7 +287,7 @@ def _swapped(
         away = sum(base.blocks[each] for each in swapped)
         groups = Counter(base.groups[each] for each in swapped)
         largest = max(base.blocks[each] for each in swapped)
-        for slots in (2, 1) if settings.swap_slots is None else (settings.swap_slots,):
+        for slots in (2, 1) if settings.swap_slots == EITHER else (settings.swap_slots,):
             ring = sum(base.blocks[g] * min(slots, n) for g, n in groups.items())
             sent = sum(2 * base.blocks[g] * max(0, n - slots) for g, n in groups.items())
             sent *= sizes.activations.micro_batches
@@ -403,78 +328,46 @@ def link_speed(master: str, budget: Budget) -> float:
     return staged if master == "pageable" else min(staged, budget.file_bytes_per_s)
 
 
-_FREE = {
-    "blocks_to_swap": None,
-    "master": "auto",
-    "swap_slots": None,
-    "gradient_checkpointing": True,
-    "blocks_to_checkpoint": None,
-    "checkpoint_inputs": "auto",
-    "base_format": "auto",
-}
-"""Settings that may make a run smaller, to the value that leaves the choice; that which may round
-the base's weights comes last."""
+_PASSES = 3
+"""What a checkpointed block computes: forward, forward again, and backward for the inputs alone."""
 
 
-def _too_large(sizes: StepSizes, settings: PlanSettings, budget: Budget) -> RunError:
-    """Say what would fit: the fewest settings that have to change, and to what."""
-    smallest = _smallest(sizes, settings, budget)
-    needs = "no plan" if smallest is None else f"the smallest plan, {describe(smallest)}, needs"
-    found = f"{needs} {_lacking(smallest, budget)}, with the memory settings of the run file"
-    changed = [{name: value} for name, value in _FREE.items()]
-    for change in (*changed, dict(_FREE)):
-        relaxed = replace(settings, **change)  # pyright: ignore[reportArgumentType]
-        fitting = [plan for plan in _plans(sizes, relaxed, budget) if plan.fits(budget)]
-        if fitting:
-            best = min(fitting, key=lambda plan: _order(plan, settings.plan))
-            values = [f"memory.{name} to {_shown(getattr(best, name))}" for name in change]
-            remedy = f"Set {', '.join(values)}: {describe(best)}."
-            return RunError(found, "a plan that fits", remedy)
-    least = _smallest(sizes, replace(settings, **_FREE), budget)  # pyright: ignore[reportArgumentType]
-    more = "" if least is None else f" (at the least {_lacking(least, budget)})"
-    return RunError(
-        found,
-        f"more memory{more}",
-        "Lower dataset.resolution, training.batch_size or adapter.rank, close other programs that "
-        "use this memory, or save the run file and train on a larger machine.",
-    )
+@dataclass(frozen=True, slots=True)
+class StepPace:
+    """How fast a machine is with a step.
 
+    Attributes:
+        full: Seconds that it computes where all blocks are checkpointed.
+        link_bytes_per_s: What swapped blocks come with.
+        micro_batches: How many a step has; each sends the swapped blocks anew.
+    """
 
-def _smallest(sizes: StepSizes, settings: PlanSettings, budget: Budget) -> MemoryPlan | None:
-    plans = _plans(sizes, settings, budget)
+    full: float
+    link_bytes_per_s: float
+    micro_batches: int = 1
 
-    def missing(plan: MemoryPlan) -> tuple[int, int]:
-        over = max(0, plan.ram - budget.ram_free) + max(0, plan.pinned - budget.pinned_limit)
-        return plan.device + over, plan.ram
+    @classmethod
+    def of(cls, plan: MemoryPlan, budget: Budget, micro_batches: int = 1) -> StepPace:
+        """What is known of a plan.
 
-    return min(plans, key=missing, default=None)
+        Args:
+            plan: Where the run keeps what.
+            budget: What it was planned for.
+            micro_batches: Of a step, all of which `MemoryPlan.full` counts.
+        """
+        usual = "pinned" if budget.pins else "pageable"
+        master = plan.master if plan.blocks_to_swap else usual
+        return cls(plan.full, link_speed(master, budget), micro_batches)
 
+    def seconds(self, checkpointed: float, sent: int, passes: int, slots: int) -> float:
+        """Predict a step.
 
-def _lacking(plan: MemoryPlan | None, budget: Budget) -> str:
-    if plan is None:
-        return "is possible"
-    needed = {
-        "VRAM": (plan.device + budget.reserve, budget.device_free),
-        "RAM": (plan.ram, budget.ram_free),
-        "pinned RAM": (plan.pinned, budget.pinned_limit),
-    }
-    parts = [
-        f"{gibibytes(need)} of {name}, of which {gibibytes(free)} are free"
-        for name, (need, free) in needed.items()
-        if need > free
-    ]
-    return " and ".join(parts) or f"{gibibytes(plan.device)} of VRAM"
-
-
-def describe(plan: MemoryPlan) -> str:
-    """A plan in a few words."""
-    swap = f"{plan.blocks_to_swap} blocks swapped" if plan.blocks_to_swap else "nothing swapped"
-    where = "" if plan.master == "none" else f" ({plan.master})"
-    kept = plan.blocks_to_checkpoint
-    again = "" if kept == plan.blocks else f", {kept} of {plan.blocks} checkpointed"
-    inputs = ", inputs in RAM" if plan.checkpoint_inputs == "ram" else ""
-    return f"{plan.base_format}, {swap}{where}{again}{inputs}, {gibibytes(plan.device)}"
-
-
-def _shown(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+        Args:
+            checkpointed: The share of the blocks that compute their activations again.
+            sent: Bytes that a forward and a backward pass send.
+            passes: Parts in which a micro-batch goes through the base.
+            slots: ``memory.swap_slots``; with a single one nothing is sent ahead.
+        """
+        compute = self.full * (_PASSES - 1 + checkpointed) / _PASSES
+        transfer = self.micro_batches * passes * sent / self.link_bytes_per_s
+        return step_seconds(compute, transfer, slots)

@@ -149,7 +149,7 @@ class Advised(Warned):
 
 
 @dataclass(frozen=True, slots=True)
-class WentBack(Warned):
+class CheckpointRestored(Warned):
     """The run goes on from an older state; `to` is how many steps that has made."""
 
     to: int
@@ -173,7 +173,7 @@ Event = (
     | Warned
     | Noted
     | Advised
-    | WentBack
+    | CheckpointRestored
     | RunFinished
 )
 
@@ -193,12 +193,12 @@ class RunRequests(NamedTuple):
     save: bool = False
     preview: bool = False
 
-    def stopping(self, stop: bool) -> RunRequests:
+    def with_stop(self, stop: bool) -> RunRequests:
         """The same, and `stop` where the run itself wants to end."""
         return self._replace(stop=True) if stop and not self.cancel else self
 
     @property
-    def end(self) -> bool:
+    def ends_run(self) -> bool:
         """Whether this is the last step."""
         return self.cancel or self.stop
 
@@ -223,7 +223,7 @@ class Observer(Protocol):
 
 
 @runtime_checkable
-class Stoppable(Protocol):
+class StopCause(Protocol):
     """An observer that can say what made it ask for an end.
 
     Attributes:
@@ -234,7 +234,7 @@ class Stoppable(Protocol):
 
 
 @runtime_checkable
-class Judge(Protocol):
+class StoppingObserver(Protocol):
     """An observer that compares the run with others and may end it at a measurement."""
 
     def hopeless(self) -> bool:
@@ -246,25 +246,25 @@ class Judge(Protocol):
         ...
 
 
-class EndedEarlyError(Exception):
+class RunCancelledError(Exception):
     """A run was asked to end before its first step; what it has cached stays.
 
     `train` gives the result of a cancelled run then.
     """
 
 
-def told_or_ended(observer: Observer, what: str, done: int, total: int) -> None:
+def report_progress(observer: Observer, what: str, done: int, total: int) -> None:
     """Tell how far something is that is made before the first step, or end where that is asked.
 
     Args:
         done: Parts that are on the disk.
 
     Raises:
-        EndedEarlyError: When the observer has cancelled, and there is more to do.
+        RunCancelledError: When the observer has cancelled, and there is more to do.
     """
     observer.notify(CacheProgress(done, total, what))
     if done < total and observer.cancelled():
-        raise EndedEarlyError
+        raise RunCancelledError
 
 
 class SilentObserver:

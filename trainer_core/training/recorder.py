@@ -36,8 +36,8 @@ from .checkpoints.checkpoint import (
     save_checkpoint,
 )
 from .checkpoints.checkpoint_record import CheckpointRecord
-from .checkpoints.checkpoint_search import RECORD, broken_step, way_on
-from .checkpoints.longer_run import SCHEDULE, PlannedAnew
+from .checkpoints.checkpoint_search import RECORD, broken_step, resume_advice
+from .checkpoints.longer_run import SCHEDULE, ReplannedSchedule
 from .checkpoints.post_hoc_ema import POWER_FACTS, layer_outlines
 from .checkpoints.run_folder import RunFolder
 from .checkpoints.train_state import TrainState, Weights
@@ -55,7 +55,7 @@ from .observer import (
     PreviewDone,
     RunFinished,
     StepDone,
-    Stoppable,
+    StopCause,
     ValidationDone,
     Warned,
 )
@@ -147,14 +147,14 @@ class Recorder:
             checkpoints=lambda: [int(each.name) for each in checkpoint_folders(folder.checkpoints)],
         )
 
-    def restart(self, anew: PlannedAnew | None) -> None:
+    def restart(self, replanned: ReplannedSchedule | None) -> None:
         """Go on from the state's step; what was written behind it is dropped.
 
         Args:
-            anew: How the learning rate goes on of a run that was made longer.
+            replanned: How the learning rate goes on of a run that was made longer.
         """
         self._metrics.close()
-        self._settings = {**self._settings, SCHEDULE: anew}
+        self._settings = {**self._settings, SCHEDULE: replanned}
         self._start()
 
     def _start(self) -> None:
@@ -272,7 +272,7 @@ class Recorder:
                 self._saved(step - 1, self._checkpoint(step - 1))
         with contextlib.suppress(StorageError):
             self.folder.update_record(**{RECORD: broken_step(step, precision, first)})
-        return way_on(
+        return resume_advice(
             self.folder.checkpoints,
             step,
             self._done,
@@ -281,15 +281,9 @@ class Recorder:
             first=first,
         )
 
-    def went_back(self, step: int, to: int, returns: int) -> None:
-        """Have ``run.json`` say that the run goes on from an older state, with a lower rate.
-
-        Args:
-            step: Which is not finite.
-            to: Steps that the state has made.
-            returns: How often the run has gone back, with this time.
-        """
-        self._checkpoints.went_back(step, to, returns, self._config.training.recovery)
+    def record_restore(self, step: int, to: int, restores: int) -> None:
+        """As `CheckpointRecord.record_restore`."""
+        self._checkpoints.record_restore(step, to, restores, self._config.training.recovery)
 
     def _checkpoint(self, step: int) -> Path:
         adapter = self._config.adapter
@@ -338,7 +332,9 @@ class Recorder:
                     self.save(step)
             raise
 
-    def image(self, step: int, index: int, pixels: Tensor, sound: Sound | None = None) -> None:
+    def write_preview(
+        self, step: int, index: int, pixels: Tensor, sound: Sound | None = None
+    ) -> None:
         """Keep a preview image.
 
         Args:
@@ -387,7 +383,7 @@ class Recorder:
             record: dict[str, Any] = {"status": status, "step": step, LEVELS: totals.levels}
             if self._why(status, step):
                 record["stopped_by"] = EARLY_STOP
-            if status == "cancelled" and isinstance(self._observer, Stoppable):
+            if status == "cancelled" and isinstance(self._observer, StopCause):
                 record["stopped_by"] = self._observer.stopped_by
             if totals.skipped:
                 record["skipped_steps"] = totals.skipped
@@ -446,7 +442,7 @@ class Recorder:
     def _why(self, status: str, step: int) -> str:
         """Why the run ended by itself before its last step, if it did."""
         best, patience = self._state.best, self._config.training.early_stop
-        if status != "done" or step >= run_length(self._config) or not best.ends(patience):
+        if status != "done" or step >= run_length(self._config) or not best.stop_due(patience):
             return ""
         return (
             f"The loss on held-out images was not below that of step {best.step} for "

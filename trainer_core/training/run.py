@@ -47,16 +47,16 @@ from .checkpoints.checkpoint import require_newest
 from .checkpoints.longer_run import SCHEDULE
 from .checkpoints.run_folder import ASKED, RunFolder, create_version, open_version
 from .checkpoints.settings_changes import compared_settings, recorded_changes
-from .memory.out_of_memory import explained
-from .observer import EndedEarlyError, Noted, Observer, RunFinished, RunStarted, SilentObserver
+from .memory.device_errors import explained
+from .observer import Noted, Observer, RunCancelledError, RunFinished, RunStarted, SilentObserver
 from .prepare.encode_dataset import Prepared, content_hashes, prepare
 from .recorder import Recorder, run_header
 from .setup.load import Loaded, load
-from .setup.plan_run import settle
+from .setup.plan_run import plan_run
 from .setup.refusals import require_possible, require_resumable, require_trainable
 from .setup.run_batches import batch_plan, describe_levels, require_trained
-from .setup.starting_point import Start, belonging_start, find_start, start_identity
-from .step.processes import Processes, SingleProcess, end_where_asked
+from .setup.starting_point import Start, find_start, matching_start, start_identity
+from .step.processes import Processes, SingleProcess, cancel_together
 from .train_loaded import course_of, train_loaded
 
 
@@ -118,7 +118,7 @@ def train(
                 within=within,
                 machine=machine or Machine(),
             )
-        except EndedEarlyError:
+        except RunCancelledError:
             result = RunResult(cache_folder(config), "cancelled", 0, (), (), ())
             if processes.index == 0:
                 observer.notify(RunFinished(result))
@@ -162,7 +162,7 @@ def _train(
         marks,
     )
     requested_steps = run_length(config)
-    start, config = belonging_start(
+    start, config = matching_start(
         start,
         settings,
         config,
@@ -172,15 +172,15 @@ def _train(
         observer=first_observer,
     )
     settings = {**settings, "training.steps": run_length(config)}
-    settled = settle(
+    planned = plan_run(
         with_text(config), data, precision, start, settings, processes, observer, machine
     )
-    start = settled.start
-    end_where_asked(processes, observer.cancelled())
+    start = planned.start
+    cancel_together(processes, observer.cancelled())
 
     with contextlib.ExitStack() as at_end:
         run = load(
-            settled.config,
+            planned.config,
             observer=observer,
             processes=processes,
             data=data,
@@ -190,14 +190,14 @@ def _train(
             base=" ".join([hashes["base"], *(_numbers(each) for each in marks)]),
             machine=machine,
             at_end=at_end,
-            pace=settled.pace,
+            pace=planned.pace,
             may_grow=config.memory.blocks_to_swap is None,  # the user has not said how many
         )
         if processes.index > 0:
             status, step = train_loaded(run, None)
             return RunResult(Path(config.output.dir), status, step, (), (), ())
-        memory = settled.config.memory
-        header = run_header(settled.recorded, data, precision, hashes, workflow, observer, marks)
+        memory = planned.config.memory
+        header = run_header(planned.recorded, data, precision, hashes, workflow, observer, marks)
         with (
             # The run file keeps the user's words, so that another machine may choose anew.
             _open_folder(config, start, hashes, workflow, memory, requested_steps) as folder,
@@ -206,7 +206,7 @@ def _train(
                 config,
                 run.state,
                 key_map=data.family.layers.key_map,
-                settings={**settled.settings, SCHEDULE: run.anew},
+                settings={**planned.settings, SCHEDULE: run.replanned},
                 header=header,
                 observer=observer,
                 frame_rate=preview_rate(config, data.family),

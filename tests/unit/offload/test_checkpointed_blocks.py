@@ -223,7 +223,7 @@ def steps_within(family, samples, limit=None, chosen=()):
             del output
             peak = max(live.peaks.values())
             found.append((gradients, live.flops - flops, peak, kept))
-            if calls.unsettled():
+            if calls.needs_choice():
                 calls.keep(limit - live.peaks[live._phase])
     return found
 

@@ -8,18 +8,14 @@ import torch
 
 from tests.fixtures.combinations import rarely
 from tests.fixtures.full_size import full_size_transformer
+from trainer_core.config import MemorySection
 from trainer_core.errors import RunError
 from trainer_core.families.registry import get_family
 from trainer_core.offload.block_selection import evenly_spread
+from trainer_core.offload.choose_plan import rank_plans
 from trainer_core.offload.machine import Machine, machine_budget
 from trainer_core.offload.model_bytes import BaseBytes, base_bytes
-from trainer_core.offload.possible_plans import (
-    Budget,
-    FormatSizes,
-    PlanSettings,
-    StepSizes,
-    rank_plans,
-)
+from trainer_core.offload.possible_plans import EITHER, Budget, FormatSizes, StepSizes
 from trainer_core.offload.step_profile import BlockTerms, StepProfile
 from trainer_core.quantization.formats import FORMATS
 
@@ -64,12 +60,16 @@ def sizes(scale=1, batches=1, **formats):
 ROOMY = Budget(200 * GIB, 200 * GIB, 200 * GIB, 20e9, 100e12)
 
 
+def wanted(**settings):
+    return MemorySection().model_copy(update={"swap_slots": EITHER, **settings})
+
+
 def best(budget, settings=None, of=None):
-    return rank_plans(of or sizes(), settings or PlanSettings(), budget)[0]
+    return rank_plans(of or sizes(), settings or wanted(), budget)[0]
 
 
 def test_what_fits_stays_on_the_device_as_it_is():
-    all_of_them = PlanSettings(blocks_to_checkpoint=10, checkpoint_inputs="device")
+    all_of_them = wanted(blocks_to_checkpoint=10, checkpoint_inputs="device")
     plan = best(ROOMY, all_of_them)
     assert (plan.base_format, plan.blocks_to_swap, plan.master) == ("dense", 0, "none")
     assert (plan.device, plan.ram) == ((41 + 1 + 2) * GIB, 0)
@@ -80,7 +80,7 @@ def test_what_fits_stays_on_the_device_as_it_is():
 
 
 def test_with_too_little_room_inputs_wait_in_ram():
-    resident = PlanSettings(base_format="dense", blocks_to_swap=0)
+    resident = wanted(base_format="dense", blocks_to_swap=0)
     plan = best(replace(ROOMY, device_free=(41 + 1 + 1 + 1) * GIB + GIB // 2), resident)
     assert (plan.checkpoint_inputs, plan.blocks_to_checkpoint) == ("ram", 10)
     assert plan.activations == 2 * GIB - 8 * (GIB // 10)
@@ -89,10 +89,10 @@ def test_with_too_little_room_inputs_wait_in_ram():
     with pytest.raises(RunError) as caught:
         best(
             replace(ROOMY, device_free=44 * GIB),
-            replace(resident, checkpoint_inputs="device", master="pinned"),
+            resident.model_copy(update={"checkpoint_inputs": "device", "master": "pinned"}),
         )
     assert "memory.blocks_to_swap to " in caught.value.remedy
-    best(ROOMY, PlanSettings(checkpoint_inputs="ram", blocks_to_swap=4))
+    best(ROOMY, wanted(checkpoint_inputs="ram", blocks_to_swap=4))
 
 
 def test_a_block_computes_beside_what_those_before_it_keep():
@@ -102,7 +102,7 @@ def test_a_block_computes_beside_what_those_before_it_keep():
 
 
 def test_swapped_blocks_have_slots_and_are_sent_twice():
-    asked = PlanSettings(
+    asked = wanted(
         base_format="dense",
         blocks_to_swap=6,
         swap_slots=2,
@@ -113,37 +113,37 @@ def test_swapped_blocks_have_slots_and_are_sent_twice():
     assert (plan.weights, plan.ring, plan.ram) == (17 * GIB, 8 * GIB, 24 * GIB)
     assert plan.transfer == pytest.approx(2 * 4 * 4 * GIB / 20e9)
     assert plan.seconds == max(4.0, plan.transfer)
-    single = best(ROOMY, replace(asked, swap_slots=1))
+    single = best(ROOMY, asked.model_copy(update={"swap_slots": 1}))
     assert single.seconds == pytest.approx(4.0 + 2 * 5 * 4 * GIB / 20e9)
     assert single.ring == 4 * GIB
-    mapped = best(ROOMY, replace(asked, master="file"))
+    mapped = best(ROOMY, asked.model_copy(update={"master": "file"}))
     assert mapped.ram == mapped.pinned == 8 * GIB
     assert mapped.transfer == pytest.approx(2 * 4 * 4 * GIB / 3e9)
 
 
 def test_no_block_is_swapped_without_checkpointing():
     with pytest.raises(RunError) as caught:
-        best(replace(ROOMY, device_free=30 * GIB), PlanSettings(gradient_checkpointing=False))
+        best(replace(ROOMY, device_free=30 * GIB), wanted(gradient_checkpointing=False))
     assert "memory.gradient_checkpointing to true" in caught.value.remedy
-    assert best(ROOMY, PlanSettings(gradient_checkpointing=False)).blocks_to_checkpoint == 0
+    assert best(ROOMY, wanted(gradient_checkpointing=False)).blocks_to_checkpoint == 0
 
 
 @pytest.mark.parametrize(
     ("settings", "budget", "remedy"),
     [
-        (PlanSettings(blocks_to_swap=0, base_format="dense"), {}, "memory.blocks_to_swap to "),
+        (wanted(blocks_to_swap=0, base_format="dense"), {}, "memory.blocks_to_swap to "),
         (
-            PlanSettings(blocks_to_swap=0, base_format="dense"),
+            wanted(blocks_to_swap=0, base_format="dense"),
             {"ram_free": 0, "pinned_limit": 0},
             "memory.base_format to ",
         ),
-        (PlanSettings(base_format="int8", master="file"), {}, "memory.master to pinned"),
+        (wanted(base_format="int8", master="file"), {}, "memory.master to pinned"),
         (
-            PlanSettings(base_format="dense", master="pinned"),
+            wanted(base_format="dense", master="pinned"),
             {"ram_free": 9 * GIB},
             "memory.master to file",
         ),
-        (PlanSettings(), {"device_free": 3 * GIB}, "Lower dataset.resolution"),
+        (wanted(), {"device_free": 3 * GIB}, "Lower dataset.resolution"),
     ],
 )
 def test_a_refusal_names_the_setting_that_would_fit(settings, budget, remedy):
@@ -178,7 +178,7 @@ def first(known, settings, budget):
 def test_more_memory_is_never_slower_and_less_never_larger(aim, seed):
     measures = {"auto": "pace", "fastest": "seconds", "smallest": "device"}
     needs = {"device_free": "device", "ram_free": "ram", "pinned_limit": "pinned"}
-    settings = PlanSettings(plan=aim, blocks_to_checkpoint=None if seed else 10)
+    settings = wanted(plan=aim, blocks_to_checkpoint=None if seed else 10)
     plans = 0
     for before, after, name in walk(seed, 40):
         less, more = sorted((before, after), key=lambda each: getattr(each, name))
@@ -195,7 +195,7 @@ def test_more_memory_is_never_slower_and_less_never_larger(aim, seed):
 
 def test_a_plan_has_the_ram_that_loading_takes():
     """Of a base that its file has otherwise, all is in RAM before its blocks are pinned there."""
-    asked = PlanSettings(base_format="dense", blocks_to_swap=6, swap_slots=2)
+    asked = wanted(base_format="dense", blocks_to_swap=6, swap_slots=2)
     step = StepProfile((), GIB, 0, 10**12)
     for known, masters in (
         ({"in_file": True}, {"pinned": 24, "pageable": 32, "file": 8}),
@@ -207,7 +207,7 @@ def test_a_plan_has_the_ram_that_loading_takes():
         found = {plan.master: plan.ram // GIB for plan in rank_plans(of, asked, ROOMY)}
         assert found == masters
     whole = StepSizes({"dense": replace(dense, copied_resident=41 * GIB)}, GIB)
-    assert best(ROOMY, PlanSettings(blocks_to_swap=0), whole).ram == 41 * GIB
+    assert best(ROOMY, wanted(blocks_to_swap=0), whole).ram == 41 * GIB
 
 
 def test_this_machine_has_a_budget():
@@ -226,7 +226,7 @@ def test_a_plans_weights_are_those_of_the_published_base(family):
         for name, stored in (("dense", None), *FORMATS.items())
     }
     known = StepSizes(formats, 0)
-    asked = PlanSettings(base_format="dense", checkpoint_inputs="device")
+    asked = wanted(base_format="dense", checkpoint_inputs="device")
     whole = sum(each.numel() * 2 for each in model.parameters())
     blocks = [
         sum(each.numel() * 2 for each in block.parameters())

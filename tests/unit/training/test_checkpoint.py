@@ -59,10 +59,10 @@ def test_round_trip_restores_weights_and_optimizer_bit_for_bit(tmp_path):
 
 def test_what_a_run_has_been_through_is_put_back(tmp_path):
     state, other = make_state(), make_state(seed=5)
-    state.skipped, state.returns = 2, 1
+    state.skipped, state.restores = 2, 1
     path = save_checkpoint(tmp_path, 10, {"seed": 1}, state.tensors(), write_adapter)
     other.restore(read_checkpoint(path), OptimizerSection())
-    assert (other.skipped, other.returns) == (2, 1)
+    assert (other.skipped, other.restores) == (2, 1)
 
 
 def test_weight_that_is_not_finite_is_never_written(tmp_path):

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from trainer_core.errors import RESUME, RunError
-from trainer_core.training.memory.out_of_memory import explained
+from trainer_core.training.memory.device_errors import explained
 
 KIND = getattr(torch, "AcceleratorError", RuntimeError)
 MORE = "\nCUDA kernel errors might be asynchronously reported at some other API call."

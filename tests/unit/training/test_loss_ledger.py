@@ -33,7 +33,7 @@ def drawn(seed, steps, size=2):
 def filled(seed=0, steps=200):
     ledger = Ledger(6, NAMES.__getitem__)
     for each in drawn(seed, steps):
-        ledger.take(*each)
+        ledger.add(*each)
     return ledger
 
 
@@ -67,12 +67,12 @@ def test_it_goes_on_from_a_checkpoint_to_the_bit():
     steps = list(drawn(2, 60))
     whole, first, second = (Ledger(6, NAMES.__getitem__) for _ in range(3))
     for number, each in enumerate(steps):
-        whole.take(*each)
+        whole.add(*each)
         if number < 25:
-            first.take(*each)
+            first.add(*each)
     second.restore({name: tensor.clone() for name, tensor in first.tensors().items()})
     for each in steps[25:]:
-        second.take(*each)
+        second.add(*each)
     assert second.images() == whole.images()
 
 

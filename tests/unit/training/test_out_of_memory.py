@@ -13,9 +13,9 @@ from trainer_core.device import is_out_of_memory
 from trainer_core.errors import RunError
 from trainer_core.families.registry import get_family
 from trainer_core.offload.machine import Machine
-from trainer_core.training.memory import out_of_memory
-from trainer_core.training.memory.out_of_memory import DeviceRoom, explained, skipped_when_full
-from trainer_core.training.memory.smaller_step import SmallerStep
+from trainer_core.training.memory import device_errors
+from trainer_core.training.memory.device_errors import explained, skipped_when_full
+from trainer_core.training.memory.out_of_memory import MemoryManager, SmallerStep
 from trainer_core.training.observer import SilentObserver
 from trainer_core.training.optimizers import rehearse
 from trainer_core.training.step.processes import SingleProcess
@@ -55,7 +55,7 @@ def test_what_filled_the_device_goes_before_the_error_does(raised, monkeypatch):
         assert caught.value.__cause__ is not None
     else:
         note = lambda device: alive.append(held[0]() is not None)  # noqa: E731
-        monkeypatch.setattr(out_of_memory, "release_memory", note)
+        monkeypatch.setattr(device_errors, "release_memory", note)
         processes = SingleProcess(torch.device("cpu"))
         with skipped_when_full("previews", processes, SilentObserver()):
             fill()
@@ -103,7 +103,7 @@ def room(measured, count=4, *, shrinks=False, **options):
     options |= {"smaller": SmallerStep(placed)} if shrinks else {}
     parameters, optimizer = made()
     given = (placed, parameters, optimizer, SilentObserver(), lambda step: None)
-    return placed, DeviceRoom(*given, measure=lambda: measured, **options)
+    return placed, MemoryManager(*given, measure=lambda: measured, **options)
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ class Shared(Machine):
         self.placed = place(MAKERS["flux"](), get_family("flux"), planned, slots=1, machine=self)
         self.planned = planned
         given = (self.placed, *made(), SilentObserver(), lambda step: None)
-        self.room = DeviceRoom(*given, measure=self.measure)
+        self.room = MemoryManager(*given, measure=self.measure)
 
     def measure(self):
         self.looks += 1
@@ -233,11 +233,11 @@ def test_what_blocks_keep_is_given_back_for_good(full):
 
     machine = Wanted()
     placed = place(MAKERS["flux"](), get_family("flux"), 0, machine=machine)
-    placed.keep, placed.unsettled = lambda room: rooms.append(room) or 3, lambda: not again
+    placed.keep, placed.needs_choice = lambda room: rooms.append(room) or 3, lambda: not again
     placed.uncheckpointed = lambda: 3 * (bool(rooms) and not again)
     placed.checkpoint_all = lambda: again.append(3) or 3
     given = (placed, *made(), Listener(), lambda step: None)
-    room = DeviceRoom(*given, smaller=SmallerStep(placed), measure=lambda: (2 * 10**9, 10**10))
+    room = MemoryManager(*given, smaller=SmallerStep(placed), measure=lambda: (2 * 10**9, 10**10))
     for step in range(1, 9):
         room.between_steps()
         machine.missing = 10**9 * (step in {4, 5} and not full)
@@ -274,7 +274,7 @@ def test_others_that_need_memory_do_not_end_a_run_without_ram_for_its_blocks():
         def notify(self, event):
             heard.append(event.message)
 
-    device_room = DeviceRoom(placed, *made(), Listener(), lambda step: None)
+    device_room = MemoryManager(placed, *made(), Listener(), lambda step: None)
     for step in (1, 2):
         device_room.between_steps()
         assert device_room.compute(step, lambda: "done") == "done"

@@ -6,8 +6,8 @@ from tests.fixtures.small_steps import SHAPES, Model, batch_of, maker
 from tests.fixtures.swapped_blocks import MAKERS, place
 from trainer_core.errors import RunError
 from trainer_core.families.registry import get_family
-from trainer_core.offload.step_pace import StepPace
-from trainer_core.training.memory.smaller_step import SmallerStep
+from trainer_core.offload.possible_plans import StepPace
+from trainer_core.training.memory.out_of_memory import SmallerStep
 from trainer_core.training.step.split_batches import SplitBatches
 
 

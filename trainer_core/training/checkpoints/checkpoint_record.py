@@ -93,16 +93,16 @@ class CheckpointRecord:
             record[DROPPED] = [*self._dropped(), *dropped][-MOST:]
         self._folder.update_record(**record)
 
-    def went_back(self, step: int, to: int, returns: int, settings: RecoverySection) -> None:
+    def record_restore(self, step: int, to: int, restores: int, settings: RecoverySection) -> None:
         """Say that the run goes on from an older state, with a lower rate.
 
         Args:
             step: Which is not finite.
             to: Steps that the state has made.
-            returns: How often the run has gone back, with this time.
+            restores: How often a state was restored, with this time.
             settings: How low the rate is then.
         """
-        entry = {"step": step, "to": to, "rate": rate_share(settings, returns)}
+        entry = {"step": step, "to": to, "rate": rate_share(settings, restores)}
         known = self._folder.read_record().get(RETURNS)
         # A run that is killed and resumed finds its way back once more.
         kept = [each for each in known if each != entry] if isinstance(known, list) else []

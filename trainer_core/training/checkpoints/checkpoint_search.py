@@ -69,7 +69,7 @@ def idle_checkpoints(root: Path, precision: str | None) -> Iterator[Path | None]
 
 
 def _promising(found: list[Path], precision: str | None) -> list[Path]:
-    return [path for path in found if not leads_nowhere(path, precision)]
+    return [path for path in found if not leads_to_non_finite(path, precision)]
 
 
 def best_checkpoint(root: Path) -> Path:
@@ -153,7 +153,7 @@ def broken_step(step: int, precision: str, first: int | None = None) -> dict[str
     return {"step": step, **row, "precision": precision}
 
 
-def leads_nowhere(checkpoint: Path, precision: str | None) -> bool:
+def leads_to_non_finite(checkpoint: Path, precision: str | None) -> bool:
     """Whether a checkpoint is known to lead to a number that is not finite in its next step.
 
     Args:
@@ -184,7 +184,7 @@ def last_before(checkpoints: Path, first: int) -> int | None:
     return max((each for each in saved if each < first - 1), default=None)
 
 
-def way_on(
+def resume_advice(
     checkpoints: Path,
     step: int,
     resumed_from: int,

@@ -157,10 +157,10 @@ class FactorAverages:
 
 def averages_of(settings: EmaSection, factors: Mapping[str, Tensor]) -> FactorAverages | None:
     """Begin the averages of a run; None where it keeps none."""
-    return FactorAverages(settings, factors) if copies(settings) else None
+    return FactorAverages(settings, factors) if average_count(settings) else None
 
 
-def copies(settings: EmaSection) -> int:
+def average_count(settings: EmaSection) -> int:
     """How many averages a run keeps, each of the adapter's size."""
     return sum(1 for _ in _names(settings))
 

@@ -10,7 +10,7 @@ from ..step.learning_rate import make_schedule, warmup_length
 from .checkpoint import Checkpoint
 
 SCHEDULE = "training.schedule (planned anew)"
-"""Where a checkpoint's settings keep what `planned_anew` gave for the steps that led to it."""
+"""Where a checkpoint's settings keep what `replan_schedule` gave for the steps that led to it."""
 
 LEAST = 0.25
 """Of the highest rate: what a run that has fallen below goes on with, or it would learn nothing."""
@@ -18,8 +18,8 @@ LEAST = 0.25
 _SECTION = "training.schedule."
 
 
-class PlannedAnew(NamedTuple):
-    """From where on the rest of a schedule was planned anew.
+class ReplannedSchedule(NamedTuple):
+    """From where on the rest of a schedule was replanned.
 
     Attributes:
         step: Steps that were made then.
@@ -30,7 +30,7 @@ class PlannedAnew(NamedTuple):
     factor: float
 
 
-def planned_anew(config: RunConfig, checkpoint: Checkpoint | None) -> PlannedAnew | None:
+def replan_schedule(config: RunConfig, checkpoint: Checkpoint | None) -> ReplannedSchedule | None:
     """Plan the rest of a schedule for a run that has become longer than its checkpoint knows.
 
     It takes the schedule's curve from the rate where it stands, or from `LEAST` where that is
@@ -52,7 +52,7 @@ def planned_anew(config: RunConfig, checkpoint: Checkpoint | None) -> PlannedAne
     if checkpoint is None or fixed or _section(checkpoint) != schedule:
         return None
     kept = checkpoint.settings.get(SCHEDULE)
-    before = None if kept is None else PlannedAnew(int(kept[0]), float(kept[1]))
+    before = None if kept is None else ReplannedSchedule(int(kept[0]), float(kept[1]))
     steps = run_length(config)
     planned: int = checkpoint.settings.get("training.steps") or steps
     longer = steps > planned
@@ -61,17 +61,17 @@ def planned_anew(config: RunConfig, checkpoint: Checkpoint | None) -> PlannedAne
     if checkpoint.step <= warmup_length(schedule, planned) or not (longer or shorter):
         return before
     here = make_schedule(schedule, planned, before)(checkpoint.step)
-    return PlannedAnew(checkpoint.step, max(here, LEAST) if longer else here)
+    return ReplannedSchedule(checkpoint.step, max(here, LEAST) if longer else here)
 
 
-def replan_note(config: RunConfig, anew: PlannedAnew) -> str:
-    """What a run says whose schedule was planned anew."""
+def replan_note(config: RunConfig, replanned: ReplannedSchedule) -> str:
+    """What a run says whose schedule was replanned."""
     optimizer: OptimizerSection = config.training.optimizer
     highest, steps = optimizer.learning_rate, run_length(config)
-    last = make_schedule(config.training.schedule, steps, anew)(steps)
+    last = make_schedule(config.training.schedule, steps, replanned)(steps)
     return (
         f"The run is {steps} steps long now, so the rest of its schedule is planned anew: the "
-        f"learning rate goes from {highest * anew.factor:.3g} at step {anew.step + 1} to "
+        f"learning rate goes from {highest * replanned.factor:.3g} at step {replanned.step + 1} to "
         f"{highest * last:.3g} at step {steps}."
     )
 

@@ -22,23 +22,23 @@ class RestoreError(Exception):
         self.step, self.target = step, target
 
 
-def rate_share(settings: RecoverySection, returns: int) -> float:
+def rate_share(settings: RecoverySection, restores: int) -> float:
     """Of the learning rate: what is left of it after so many restored states."""
-    return settings.rate_factor**returns
+    return settings.rate_factor**restores
 
 
-def restore_note(settings: RecoverySection, step: int, target: int, returns: int) -> str:
+def restore_note(settings: RecoverySection, step: int, target: int, restores: int) -> str:
     """What a run says that restores a state, in one line.
 
     Args:
         settings: How often it may.
         step: Whose numbers are not finite.
         target: Steps that the state has made.
-        returns: How often it has, with this one.
+        restores: How often it has, with this one.
     """
-    share = rate_share(settings, returns)
+    share = rate_share(settings, restores)
     place = f"the checkpoint of step {target}" if target else "its start"
     return (
         f"Step {step} is not finite. The run goes back to {place}, and on with {share:g} of "
-        f"the learning rate (return {returns} of {settings.returns})."
+        f"the learning rate (return {restores} of {settings.returns})."
     )

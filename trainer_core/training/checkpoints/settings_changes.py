@@ -126,7 +126,7 @@ def changed_settings(checkpoint: Checkpoint, settings: Mapping[str, Any]) -> lis
         What differs, by path.
     """
     before = flattened(RunConfig().model_dump(mode="json")) | dict(checkpoint.settings)
-    before[FORMAT] = begun_format(checkpoint)
+    before[FORMAT] = checkpoint_base_format(checkpoint)
     changes: list[Change] = []
     for path in sorted((checkpoint.settings.keys() | settings.keys()) - {SCHEDULE}):
         if path not in checkpoint.settings and when_resumed(path) == "around":
@@ -142,7 +142,7 @@ def changed_settings(checkpoint: Checkpoint, settings: Mapping[str, Any]) -> lis
     return changes
 
 
-def begun_format(checkpoint: Checkpoint) -> str:
+def checkpoint_base_format(checkpoint: Checkpoint) -> str:
     """The format that the base had in the run that made a checkpoint."""
     return _made(checkpoint.settings.get(FORMAT, "auto"))
 

@@ -31,7 +31,7 @@ Weights = Literal["average", "last"]
 """The average of the factors, where one is kept, or the factors as they are trained."""
 
 _LEARNED = "learned_weight."
-_SKIPPED, _RETURNS = "recovery.skipped", "recovery.returns"
+_SKIPPED, _RESTORES = "recovery.skipped", "recovery.returns"
 
 
 @dataclass(slots=True)
@@ -49,7 +49,7 @@ class TrainState:
         ledger: What each image was off by; None where nobody asks.
         skipped: How many steps in a row, up to the last one, were left out, because their numbers
             were not finite.
-        returns: How often the run has gone back to a checkpoint because of them.
+        restores: How often the run has restored a checkpoint because of them.
     """
 
     adapter: AttachedAdapter
@@ -61,7 +61,7 @@ class TrainState:
     best: BestLoss = field(default_factory=BestLoss)
     ledger: Ledger | None = None
     skipped: int = 0
-    returns: int = 0
+    restores: int = 0
 
     def learn(self, errors: Sequence[SampleError]) -> None:
         """Take in what the samples of a step were off by."""
@@ -87,7 +87,7 @@ class TrainState:
             found |= {f"{_LEARNED}{name}": each for name, each in self.learned.tensors().items()}
         weights = {name: each.detach() for name, each in found.items()}
         measured = self.best.tensors() | (self.ledger.tensors() if self.ledger else {})
-        counts = {_SKIPPED: self.skipped, _RETURNS: self.returns}
+        counts = {_SKIPPED: self.skipped, _RESTORES: self.restores}
         measured |= {name: torch.tensor(count) for name, count in counts.items() if count}
         return weights | measured | optimizer_tensors(self.optimizer)
 
@@ -114,7 +114,7 @@ class TrainState:
             self.ledger.restore(checkpoint.tensors)
         self.step = checkpoint.step
         self.skipped = int(checkpoint.tensors.get(_SKIPPED, 0))
-        self.returns = int(checkpoint.tensors.get(_RETURNS, 0))
+        self.restores = int(checkpoint.tensors.get(_RESTORES, 0))
         then = _stored_settings(checkpoint)
         if not goes_on(then.name, settings.name):
             return f"The state of {then.name} means nothing to {settings.name}, which begins anew."

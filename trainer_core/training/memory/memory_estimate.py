@@ -34,7 +34,7 @@ from ...printable import gibibytes
 from ...quantization.formats import FORMATS
 from ...tensors.safetensors_reader import open_tensors
 from ...types import Bucket
-from ..checkpoints.ema import copies
+from ..checkpoints.ema import average_count
 from ..optimizers import OPTIMIZERS
 from ..optimizers.torch_optimizers import FUSED
 from ..prepare.cache_manifest import read_manifest
@@ -87,7 +87,7 @@ def adapter_bytes(simulation: StepSimulation) -> int:
     kind, settings = OPTIMIZERS[training.optimizer.name], training.optimizer
     state = sum(kind.kept_bytes(shape, settings) for shape in simulation.factors)
     # Averages are fp32.
-    return math.ceil((8 + 4 * copies(training.ema)) * simulation.trainable + state)
+    return math.ceil((8 + 4 * average_count(training.ema)) * simulation.trainable + state)
 
 
 def text_tokens(items: Iterable[CachedItem]) -> int:

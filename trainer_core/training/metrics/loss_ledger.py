@@ -65,7 +65,7 @@ class Ledger:
         # How many samples a band has seen, and their mean error of late.
         self._expected = torch.zeros(2, _BANDS, dtype=torch.float64)
 
-    def take(self, step: int, indices: Mapping[int, int], errors: Sequence[SampleError]) -> None:
+    def add(self, step: int, indices: Mapping[int, int], errors: Sequence[SampleError]) -> None:
         """Take what the samples of a step were off by.
 
         Args:

@@ -26,7 +26,7 @@ from ...device import is_out_of_memory, release_memory
 from ...diffusion.parameterization import FLOW, Parameterization
 from ...inference.sampler import evaluating
 from ...types import Batch, StepResult
-from ..memory.out_of_memory import first_line
+from ..memory.device_errors import first_line
 from ..step.micro_batch import Points, noisy_points
 from ..step.processes import Processes
 from ..step.read_ahead import ReadAhead

@@ -66,8 +66,8 @@ from ...offload.machine import Machine
 from ...types import ClipPart, FrameGrid, Sample
 from ...weights.base_location import BaseLocation, file_identity, folder_identity
 from ...weights.loading import file_settings
-from ..observer import EndedEarlyError, Noted, Observer, Warned, told_or_ended
-from ..step.processes import Processes, end_where_asked
+from ..observer import Noted, Observer, RunCancelledError, Warned, report_progress
+from ..step.processes import Processes, cancel_together
 from .cache_manifest import SUFFIX, Manifest, check_texts, read_manifest, write_manifest
 from .finished_cache import check_finished, require_variant, unmet
 
@@ -136,7 +136,7 @@ def prepare(
 
     Raises:
         InputError: When dataset, base or previews cannot be used.
-        EndedEarlyError: In every process, when the first was cancelled while it encoded.
+        RunCancelledError: In every process, when the first was cancelled while it encoded.
     """
     family = (family or get_family(config.family)).of_base(config.base)
     _keep_cache_within(config, within)
@@ -180,7 +180,7 @@ def prepare(
 def _begin_encoding(config: RunConfig, observer: Observer, processes: Processes) -> None:
     """Let the first process go on; the others wait until it has encoded, and then only read."""
     if processes.index > 0:
-        end_where_asked(processes, False)
+        cancel_together(processes, False)
         return
     for note in remove_leftovers(*cache_folders(cache_folder(config))):
         observer.notify(Noted(note))
@@ -271,11 +271,11 @@ def _encode_in_order(
     if processes.index > 0:
         return encode(lambda done, total: None)
     try:
-        encoded = encode(functools.partial(told_or_ended, observer, "images and captions"))
-    except EndedEarlyError:
-        end_where_asked(processes, True)
+        encoded = encode(functools.partial(report_progress, observer, "images and captions"))
+    except RunCancelledError:
+        cancel_together(processes, True)
         raise
-    end_where_asked(processes, False)
+    cancel_together(processes, False)
     return encoded
 
 

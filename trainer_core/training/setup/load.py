@@ -24,20 +24,20 @@ from ...data.cache.build import cache_folder
 from ...offload.block_selection import repeated_blocks
 from ...offload.load_base import PlacedBase
 from ...offload.machine import Machine
-from ...offload.step_pace import StepPace
+from ...offload.possible_plans import StepPace
 from ..checkpoints.best_loss import BestLoss, measured_by
 from ..checkpoints.ema import averages_of
-from ..checkpoints.longer_run import PlannedAnew, planned_anew, replan_note
+from ..checkpoints.longer_run import ReplannedSchedule, replan_note, replan_schedule
 from ..checkpoints.train_state import TrainState
-from ..memory.out_of_memory import explained
+from ..memory.device_errors import explained
 from ..metrics.loss_ledger import Ledger
 from ..objectives.preservation import Preservation, compute_missing, plan_trajectories
 from ..objectives.slider import made_images
-from ..observer import CacheProgress, EndedEarlyError, Noted, Observer, Warned, told_or_ended
+from ..observer import CacheProgress, Noted, Observer, RunCancelledError, Warned, report_progress
 from ..optimizers import OPTIMIZERS, make_optimizer
 from ..prepare.encode_dataset import Prepared
 from ..step.objective import make_learned
-from ..step.processes import Processes, end_where_asked
+from ..step.processes import Processes, cancel_together
 from .load_denoiser import load_adapted
 from .starting_point import Start
 
@@ -59,7 +59,7 @@ class Loaded:
         state: The adapter in training.
         steps: Length of the run.
         preservation: What the base is held to.
-        anew: How the learning rate goes on of a run that was made longer.
+        replanned: How the learning rate goes on of a run that was made longer.
         slider: The images that a slider is trained on.
         pace: What the planner knows of a step's time.
         may_grow: Whether blocks may be moved onto the device where there is room.
@@ -76,7 +76,7 @@ class Loaded:
     observer: Observer
     steps: int
     preservation: Preservation | None
-    anew: PlannedAnew | None
+    replanned: ReplannedSchedule | None
     slider: Preservation | None
     pace: StepPace | None
     may_grow: bool
@@ -118,7 +118,7 @@ def load(
     Raises:
         InputError: When base, adapter or start do not fit each other.
         StorageError: When what is cached before the first step cannot be written.
-        EndedEarlyError: In every process, when the run was cancelled meanwhile.
+        RunCancelledError: In every process, when the run was cancelled meanwhile.
     """
     with processes.turn():
         placed, beside, adapter = load_adapted(
@@ -151,9 +151,10 @@ def load(
     state.ledger = Ledger(len(data.dataset), lambda index: data.dataset.items[index].name)
     if (note := _restore(state, start, config)) and processes.index == 0:
         observer.notify(Noted(note))
-    steps, anew = run_length(config), planned_anew(config, start.checkpoint)
-    if anew is not None and processes.index == 0:
-        _notify_of_plan(config, anew, state.step, observer)
+    steps, replanned = run_length(config), replan_schedule(config, start.checkpoint)
+    # Once: a run that is stopped again goes on as it was told.
+    if replanned is not None and replanned.step == state.step and processes.index == 0:
+        observer.notify(Noted(replan_note(config, replanned)))
     return Loaded(
         config=config,
         data=data,
@@ -165,7 +166,7 @@ def load(
         observer=observer,
         steps=steps,
         preservation=preservation,
-        anew=anew,
+        replanned=replanned,
         slider=slider,
         pace=pace,
         may_grow=may_grow,
@@ -192,7 +193,7 @@ def _restore(state: TrainState, start: Start, config: RunConfig) -> str:
         return ""
     note = state.restore(start.checkpoint, config.training.optimizer)
     if any(each.setting in _BY_HAND for each in start.changes):
-        state.returns = 0
+        state.restores = 0
     return note
 
 
@@ -254,7 +255,7 @@ def _made_by_base(
             done = _made(compute, what, processes, observer)
     adapter.strength = 1.0
     # The others wait here and then only read.
-    end_where_asked(processes, not done)
+    cancel_together(processes, not done)
     return kept
 
 
@@ -265,21 +266,15 @@ def _made(
     observer: Observer,
 ) -> bool:
     """Let the base make images; False where the run was cancelled meanwhile."""
-    tell = functools.partial(told_or_ended, observer, what)
+    tell = functools.partial(report_progress, observer, what)
     if processes.sharded:
         # The others may be in the middle of a pass, so this is not left half way.
         tell = lambda done, total: observer.notify(CacheProgress(done, total, what))  # noqa: E731
     try:
         compute(tell)
-    except EndedEarlyError:
+    except RunCancelledError:
         return False
     return True
-
-
-def _notify_of_plan(config: RunConfig, anew: PlannedAnew, step: int, observer: Observer) -> None:
-    # Once: a run that is stopped again goes on as it was told.
-    if anew.step == step:
-        observer.notify(Noted(replan_note(config, anew)))
 
 
 def _notify_of_adapter(

@@ -18,7 +18,7 @@ from ...offload.empty_base import empty_base
 from ...offload.load_base import HOST_KEEPS, PlacedBase, load_base
 from ...offload.machine import Machine
 from ...quantization.quantized_linear import set_compute
-from ..memory.out_of_memory import first_line, full_memory_error
+from ..memory.device_errors import first_line, full_memory_error
 from ..observer import Observer, Warned
 from ..prepare.attach import attach_adapter
 from ..prepare.encode_dataset import Prepared
@@ -155,7 +155,7 @@ def _load(
         if not processes.sharded:
             base.checkpoint_all = checkpoints.checkpoint_all
             base.uncheckpointed = checkpoints.uncheckpointed
-            base.unsettled, base.keep = checkpoints.unsettled, checkpoints.keep
+            base.needs_choice, base.keep = checkpoints.needs_choice, checkpoints.keep
     adapter = attach_adapter(transformer, data.family, config).train()
     if not processes.sharded:
         # A host, or the next run, goes on with the base's own layers.

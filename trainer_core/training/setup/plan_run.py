@@ -23,10 +23,9 @@ from ...offload.choose_plan import (
 from ...offload.empty_base import EmptyBase, empty_base
 from ...offload.machine import Machine, machine_budget
 from ...offload.model_bytes import base_bytes
-from ...offload.possible_plans import Budget, StepSizes
-from ...offload.step_pace import StepPace
+from ...offload.possible_plans import Budget, StepPace, StepSizes
 from ...weights.loading import is_quantized
-from ..checkpoints.settings_changes import FORMAT, begun_format
+from ..checkpoints.settings_changes import FORMAT, checkpoint_base_format
 from ..memory.memory_estimate import (
     TINY,
     UNABLE,
@@ -48,7 +47,7 @@ _CAUTION = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
+class PlannedRun:
     """Where a run starts, and how.
 
     Attributes:
@@ -66,7 +65,7 @@ class Settled:
     pace: StepPace | None = None
 
 
-def settle(
+def plan_run(
     config: RunConfig,
     data: Prepared,
     precision: str,
@@ -75,7 +74,7 @@ def settle(
     processes: Processes,
     observer: Observer,
     machine: Machine,
-) -> Settled:
+) -> PlannedRun:
     """Choose a plan, compare the checkpoint with the run, and tell of both.
 
     A run goes on with its base in the format that it began with, as long as that fits.
@@ -92,7 +91,7 @@ def settle(
         RunError: When the base fits in no way; nothing was loaded.
         InputError: As `Start.fitted`, and for a base or adapter settings that cannot be used.
     """
-    held = None if start.checkpoint is None else begun_format(start.checkpoint)
+    held = None if start.checkpoint is None else checkpoint_base_format(start.checkpoint)
     choice = _choose(config, data, precision, processes, machine, held)
     chosen = {**settings, FORMAT: choice.memory.base_format}
     start = start.fitted(chosen, config, data.family, processes, observer)
@@ -108,7 +107,7 @@ def settle(
             blocks = choice.plans[0].blocks
             observer.notify(MemoryPlanned(rows, budget.device_free, budget.ram_free, blocks))
     kept = {"base_format": choice.memory.base_format}
-    return Settled(
+    return PlannedRun(
         config.model_copy(update={"memory": choice.memory}),
         start,
         {**settings, FORMAT: choice.memory.base_format},

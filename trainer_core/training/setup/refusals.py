@@ -25,7 +25,7 @@ from ..step.objective import require_weighting
 from ..step.processes import Processes, Shares
 from ..step.sharding import check_settings
 from ..step.token_routing import require_routable, routed_blocks
-from .starting_point import Start, belonging_start, start_identity
+from .starting_point import Start, matching_start, start_identity
 
 
 def require_possible(config: RunConfig, family: Family, processes: Processes) -> None:
@@ -91,7 +91,7 @@ def require_resumable(
     initial, marks = start_identity(config, known), base_adapter_marks(config.base)
     settings = compared_settings(with_text(config), precision, "", "", initial, adapters=marks)
     settings |= {path: known.settings.get(path) for path in CONTENTS}
-    start, config = belonging_start(
+    start, config = matching_start(
         start, settings, config, family, precision, processes, SilentObserver()
     )
     start.fitted(settings, config, family, processes, SilentObserver())

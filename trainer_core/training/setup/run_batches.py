@@ -21,7 +21,14 @@ from ..objectives.slider import SliderAnswers
 from ..objectives.validation import FixedSamples, Measuring, hold_out, trained_alike
 from ..step.batch_sizes import batch_sizes
 from ..step.micro_batch import StepMaker
-from ..step.objective import at_noise, make_loss, make_weighting, sides, times_trained, with_noises
+from ..step.objective import (
+    at_noise,
+    make_loss,
+    make_weighting,
+    strength_signs,
+    times_trained,
+    with_noises,
+)
 from .load import Loaded
 
 _FIFTHS = 5
@@ -115,7 +122,7 @@ def step_maker(
         passes=passes,
         stratified=config.training.sigma.stratified,
         load_twins=_no_twins if twins is None else _with_noises(twins, noises),
-        sides=sides(config),
+        signs=strength_signs(config),
     )
 
 

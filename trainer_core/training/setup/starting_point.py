@@ -25,7 +25,13 @@ from ...types import AdapterState
 from ..checkpoints.checkpoint import Checkpoint, read_facts, read_whole_checkpoint
 from ..checkpoints.checkpoint_search import find_checkpoint, idle_checkpoints
 from ..checkpoints.run_folder import made_longer, read_record, version_number
-from ..checkpoints.settings_changes import FORMAT, START, Change, begun_format, refuse_changes
+from ..checkpoints.settings_changes import (
+    FORMAT,
+    START,
+    Change,
+    checkpoint_base_format,
+    refuse_changes,
+)
 from ..observer import Noted, Observer, Warned
 from ..step.processes import Processes
 
@@ -102,7 +108,7 @@ def find_start(config: RunConfig, family: Family, precision: str, processes: Pro
     return start if start.checkpoint else Start(adapter=read_start(config, family))
 
 
-def belonging_start(
+def matching_start(
     start: Start,
     settings: Mapping[str, Any],
     config: RunConfig,
@@ -154,7 +160,7 @@ def _best_fit(
         if folder is None or state is None:
             continue
         longer = _own_length(folder, config)
-        own = {"training.steps": run_length(longer), FORMAT: begun_format(state)}
+        own = {"training.steps": run_length(longer), FORMAT: checkpoint_base_format(state)}
         changes, reason = _fit(folder.parent.parent, state, {**settings, **own}, longer)
         course = any(each.of_course for each in changes)
         if not reason and (age == 0 or not course):

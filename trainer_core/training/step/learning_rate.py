@@ -20,19 +20,19 @@ _FIRST = 1 / 25
 
 
 def make_schedule(
-    settings: ScheduleSection, steps: int, anew: tuple[int, float] | None = None
+    settings: ScheduleSection, steps: int, replanned: tuple[int, float] | None = None
 ) -> Callable[[int], float]:
     """Resolve the schedule once.
 
     With warm-up over W steps the factor of step s (counted from 1) is s / W while s <= W. After
     that it is ``min + (1 - min) curve(p)`` with the progress ``p = (s - W - 1) / (steps - W - 1)``,
     which is 0 at the first step after the warm-up and 1 at the last. ``constant`` stays at 1,
-    ``one_cycle`` rises in a cosine from 1/25. Planned anew after step A with factor f, it is
+    ``one_cycle`` rises in a cosine from 1/25. Replanned after step A with factor f, it is
     ``min + (f - min) curve((s - A - 1) / (steps - A - 1))`` from there on.
 
     Args:
         steps: Number of optimizer steps of the whole run.
-        anew: A and f of a schedule that was planned anew.
+        replanned: A and f of a schedule that was replanned.
 
     Returns:
         Step number, from 1, to the factor in [0, 1] on the learning rate.
@@ -49,9 +49,9 @@ def make_schedule(
     peak = rise - 1 if one_cycle and rise else rise
 
     def factor(step: int) -> float:
-        if step <= rise and not (anew and step > anew[0]):
+        if step <= rise and not (replanned and step > replanned[0]):
             return rising(step, rise)
-        begin, top = anew if anew and step > anew[0] else (peak, 1.0)
+        begin, top = replanned if replanned and step > replanned[0] else (peak, 1.0)
         progress = (step - begin - 1) / max(1, steps - begin - 1)
         bottom = top if settings.name == "constant" else low
         return bottom + (top - bottom) * curve(min(1.0, progress))

@@ -234,8 +234,8 @@ class StepMaker:
         load_twins: As ``load``, samples at which the base says what it is held to, and the step
             whose independent draws they have.
         answered: Has the base say it, of a step, micro-batch and part; unset: nobody asks.
-        sides: How many micro-batches in a row train the same samples with the same noise, each in
-            another way.
+        signs: How many micro-batches in a row train the same samples with the same noise, each
+            with another sign of the adapter's strength.
         begin: Told the step and the micro-batch that the next passes with gradients are of.
     """
 
@@ -257,7 +257,7 @@ class StepMaker:
     answered: Callable[[Sequence[Points], int, int, int], Sequence[Points]] = (
         lambda points, step, micro, part: points
     )
-    sides: int = 1
+    signs: int = 1
     begin: Callable[[int, int], None] = lambda step, micro: None
 
     def __call__(self, step: int, micro: int) -> MicroStep:
@@ -376,11 +376,11 @@ class StepMaker:
 
     def _draws(self, batch: Batch, step: int) -> list[Draw]:
         turns = batch.turns if self.stratified else (None,) * len(batch.positions)
-        # All sides of a sample have one noise.
+        # Both signs of a sample have one noise.
         return [
-            independent_draw(self.seed, step, position // self.sides)
+            independent_draw(self.seed, step, position // self.signs)
             if turn is None
-            else stratified_draw(self.seed, turn.sample, turn.turn // self.sides)
+            else stratified_draw(self.seed, turn.sample, turn.turn // self.signs)
             for turn, position in zip(turns, batch.positions, strict=True)
         ]
 

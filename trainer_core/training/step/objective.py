@@ -73,14 +73,14 @@ def make_weighting(
     return learned or make_sigma_weight(*key)
 
 
-def sides(config: RunConfig) -> int:
-    """In how many ways each noisy sample is trained: a slider with both signs of its strength."""
+def strength_signs(config: RunConfig) -> int:
+    """How many signs of the adapter's strength train each noisy sample: of a slider both."""
     return 2 if config.dataset.slider.is_on else 1
 
 
 def times_trained(config: RunConfig) -> int:
     """How often each sample is trained in its step: with each of its noises, in each way."""
-    return config.training.noises_per_latent * sides(config)
+    return config.training.noises_per_latent * strength_signs(config)
 
 
 def passes_of_step(config: RunConfig) -> int:

@@ -19,7 +19,7 @@ from torch import Tensor
 from ...config import TrainingSection
 from ...device import send
 from ...errors import ConfigError, InputError
-from ..observer import EndedEarlyError
+from ..observer import RunCancelledError
 from .sharding import is_requested, leading, make_mesh, shard
 
 if TYPE_CHECKING:
@@ -285,14 +285,14 @@ class AccelerateProcesses:
         return total
 
 
-def end_where_asked(processes: Processes, requested: bool) -> None:
+def cancel_together(processes: Processes, requested: bool) -> None:
     """End in every process what one of them was asked to end; all wait here for each other.
 
     Raises:
-        EndedEarlyError: In every process.
+        RunCancelledError: In every process.
     """
     if processes.sum_numbers([float(requested)])[0]:
-        raise EndedEarlyError
+        raise RunCancelledError
 
 
 def _read(numbers: Sequence[float], on_device: Sequence[Tensor]) -> list[float]:

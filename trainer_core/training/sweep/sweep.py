@@ -36,13 +36,13 @@ from ..checkpoints.run_folder import METRICS, read_record, version_number
 from ..checkpoints.run_names import CHECKPOINTS
 from ..metrics.metrics_file import read_metrics
 from ..observer import (
-    EndedEarlyError,
     Event,
     Noted,
     Observer,
+    RunCancelledError,
     RunRequests,
     RunStarted,
-    Stoppable,
+    StopCause,
 )
 from ..prepare.encode_dataset import content_hashes, prepare
 from ..recorder import EARLY_STOP
@@ -459,7 +459,7 @@ class _TrialObserver:
     @property
     def stopped_by(self) -> str | None:
         """As the sweep's observer."""
-        return self._inner.stopped_by if isinstance(self._inner, Stoppable) else None
+        return self._inner.stopped_by if isinstance(self._inner, StopCause) else None
 
     def notify(self, event: Event) -> None:
         """Pass an event on."""
@@ -507,7 +507,7 @@ def sweep(
     with borrowed_threads(config.memory, embedded=config.base.path == "embedded"):
         try:
             content = _prepared(trials, observer, SingleProcess(device))
-        except EndedEarlyError:
+        except RunCancelledError:
             return SweepResult(folder, cancelled=True)
     keeping = KeepingMachine()
 

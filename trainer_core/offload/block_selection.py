@@ -25,7 +25,6 @@ def evenly_spread(count: int, blocks: int) -> list[int]:
 
     Args:
         count: How many, at most ``blocks``.
-        blocks: How many there are.
     """
     return [(2 * each + 1) * blocks // (2 * count) for each in range(count)]
 
@@ -36,7 +35,6 @@ def checkpointed(count: int | None, swapped: Sequence[int], blocks: int) -> list
     Args:
         count: ``memory.blocks_to_checkpoint``; None for all.
         swapped: Numbers of those that must be among them.
-        blocks: How many there are.
 
     Raises:
         ConfigError: When there are fewer, or more have to be.
@@ -79,8 +77,6 @@ def enough_swapped(
     Args:
         count: How many are swapped now.
         missing: Bytes that are wanted.
-        device_bytes: As `fewest_swapped`.
-        blocks: How many there are.
 
     Returns:
         The least number that frees so much; where none does, the one that frees most.
@@ -109,10 +105,6 @@ def swapped_blocks(
 ) -> list[nn.Module]:
     """The blocks of a denoiser that ``memory.blocks_to_swap`` asks for; also of one on meta.
 
-    Args:
-        names: `LayerSpec.repeated_blocks`.
-        memory: How many.
-
     Raises:
         ConfigError: When there are fewer.
     """
@@ -133,7 +125,6 @@ def bytes_away(
 
     Args:
         blocks: The swapped ones, in a denoiser that is frozen.
-        slots: ``memory.swap_slots``.
         bytes_of: What a weight takes as it is kept.
     """
     layouts = Counter(

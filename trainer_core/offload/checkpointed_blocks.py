@@ -140,7 +140,6 @@ def checkpoint_blocks(
     """Let a denoiser's blocks compute again what ``memory`` asks for.
 
     Args:
-        device: Where it computes.
         may_keep: Whether `CheckpointedBlocks.keep` will choose where no plan has.
 
     Returns:

@@ -224,7 +224,6 @@ def alternatives(plans: list[MemoryPlan], count: int = 3) -> list[MemoryPlan]:
 
     Args:
         plans: In their order.
-        count: Of how many.
     """
     found: dict[object, MemoryPlan] = {}
     for plan in plans:

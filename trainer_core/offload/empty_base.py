@@ -63,8 +63,6 @@ def bytes_on_device(memory: MemorySection, base: EmptyBase, dtype: torch.dtype) 
     """Bytes of a base's weights that are on the device at a time.
 
     Args:
-        memory: How they are kept, and which blocks are swapped.
-        base: Without an adapter.
         dtype: What is dense is loaded in.
     """
     lists = base.family.layers.repeated_blocks

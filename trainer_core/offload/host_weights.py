@@ -215,7 +215,6 @@ class HostBlock:
     """A block's frozen weights on the host.
 
     Attributes:
-        spans: What they are.
         tensors: One for each, on the CPU.
         flat: The bytes `[size]` that these lie in, or None where they lie apart.
         mapped: The pages of those that lie in a mapped file.
@@ -393,7 +392,6 @@ def make_master(name: str, device: torch.device, machine: Machine) -> Master:
 
     Args:
         name: ``auto``, ``pinned``, ``pageable`` or ``file``.
-        device: Where the blocks are used.
 
     Raises:
         RunError: When memory is to be pinned for a device that does not read it.

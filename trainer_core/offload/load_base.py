@@ -32,10 +32,6 @@ class PlacedBase:
     """A frozen denoiser, of which blocks may be swapped.
 
     Attributes:
-        transformer: The denoiser.
-        device: Where it computes.
-        memory: How it is kept.
-        machine: Whose memory it takes.
         every: The weights of each of its blocks, in the order of their calls; empty where they
             cannot be swapped.
         streamed: Its swapped blocks; None where none was ever swapped.
@@ -174,8 +170,6 @@ def load_base(
     """Load a frozen denoiser; of what is swapped, nothing is on the device as yet.
 
     Args:
-        memory: How it is kept, which blocks are swapped, and how.
-        device: Where it computes.
         machine: Says how much memory may be pinned, and is told of it.
         at_end: Gives the blocks their weights back, and the device its memory.
         master: Where swapped blocks lie; unset: as ``memory`` says.

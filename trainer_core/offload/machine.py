@@ -61,7 +61,6 @@ class Machine:
 
         Args:
             key: What it is and how it is kept.
-            load: Loads it.
             at_end: Takes it back.
         """
         del key, at_end
@@ -112,11 +111,7 @@ class KeepingMachine(Machine):
 
 
 def machine_budget(machine: Machine, device: torch.device, dtype: torch.dtype) -> Budget:
-    """Ask the machine; it takes a tenth of a second.
-
-    Args:
-        device: Where a run would compute.
-    """
+    """Ask the machine; it takes a tenth of a second."""
     ram = machine.free_ram()
     return Budget(
         device_free=machine.free_memory(device),

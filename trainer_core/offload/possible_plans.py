@@ -351,8 +351,6 @@ class StepPace:
         """What is known of a plan.
 
         Args:
-            plan: Where the run keeps what.
-            budget: What it was planned for.
             micro_batches: Of a step, all of which `MemoryPlan.full` counts.
         """
         usual = "pinned" if budget.pins else "pageable"

@@ -68,9 +68,7 @@ class BlockRing:
     """The memory on the device that blocks of one layout take turns in: slots of one size.
 
     Args:
-        count: How many.
         size: Bytes of each.
-        device: Where.
     """
 
     def __init__(self, count: int, size: int, device: torch.device) -> None:
@@ -97,7 +95,6 @@ class StreamedBlocks:
 
     Args:
         blocks: In the order in which they are called, before they have an adapter.
-        device: Where they compute.
         slots: How many blocks of one layout are on the device at a time.
         every: All blocks that may ever be streamed (`change`), in the order in which they are
             called, and their weights; unset: of ``blocks`` alone.
@@ -304,7 +301,6 @@ class StreamedBlocks:
 
         Args:
             module: What the blocks are parts of, with or without an adapter.
-            device: Where the blocks compute.
         """
         kept = {
             id(held[name])

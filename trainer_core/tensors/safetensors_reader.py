@@ -67,7 +67,6 @@ class FilePart:
     """Some tensors of a file, under names of their own.
 
     Attributes:
-        path: The file.
         names: Name to the file's key.
         title: What messages call the part.
     """
@@ -221,7 +220,6 @@ def open_tensors(
 
     Args:
         source: A file, a part of one, or tensors in memory.
-        wording: How its errors are told.
         any_format: Whether tensors may be of number formats that are not read; they are listed.
 
     Yields:
@@ -265,7 +263,6 @@ def read_whole(
     """Read a small file at once.
 
     Args:
-        wording: How its errors are told.
         memory: Bytes to read into where they are enough: memory that was used already costs less
             than new. The tensors are then views of it.
 

@@ -44,7 +44,6 @@ class TensorInfo:
     Attributes:
         key: Its name in the file.
         code: Its number format as the header names it, such as ``BF16``.
-        shape: Its shape.
         start: Its first byte in the file.
         end: The byte behind its last.
     """
@@ -68,12 +67,7 @@ class TensorInfo:
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """What is known of a tensor before it is there.
-
-    Attributes:
-        dtype: Its number format.
-        shape: Its shape.
-    """
+    """What is known of a tensor before it is there."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
@@ -92,7 +86,6 @@ def save_tensors(
     Args:
         tensors: Tensors of any device, views and tensors that share memory too; each is written
             whole, contiguous and in its own dtype.
-        metadata: Strings for the file's header.
 
     Raises:
         StorageError: When the disk is full or the folder cannot be written.
@@ -117,10 +110,8 @@ def stream_tensors(
     Args:
         outlines: Every tensor of the file, in the order in which they come.
         tensors: The same names in the same order, with the tensors, of any device.
-        metadata: Strings for the file's header.
         check: Told the written file while it has a temporary name; an error keeps it from getting
             its own.
-        replace: As in `atomic_write`.
 
     Raises:
         InputError: When something has the name and is not to be replaced.

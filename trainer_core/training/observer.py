@@ -136,7 +136,6 @@ class Advised(Warned):
 
     Attributes:
         name: Of the fault, such as ``hardly_moves``.
-        step: Steps made.
         setting: YAML path of what is to be another for a next run, or `CHECKPOINT`; empty
             where the message has all there is to do.
         value: What it is to be; of a checkpoint its step.

@@ -104,7 +104,6 @@ class Recorder:
         key_map: The family's names in its host.
         settings: The settings that decide the run, kept in each checkpoint.
         header: What the adapter files' headers tell of the run; step and date are filled in here.
-        observer: Hears what was written.
         frame_rate: Frames per second of previews that are clips.
         course: What advice depends on; None for a run that is given none.
 
@@ -148,11 +147,7 @@ class Recorder:
         )
 
     def restart(self, replanned: ReplannedSchedule | None) -> None:
-        """Go on from the state's step; what was written behind it is dropped.
-
-        Args:
-            replanned: How the learning rate goes on of a run that was made longer.
-        """
+        """Go on from the state's step; what was written behind it is dropped."""
         self._metrics.close()
         self._settings = {**self._settings, SCHEDULE: replanned}
         self._start()
@@ -208,10 +203,6 @@ class Recorder:
         """Tell of the losses on held-out and trained images.
 
         Those of a step are written with it, but for one that the run had made before it started.
-
-        Args:
-            step: Steps made.
-            trained: On as many trained ones.
         """
         if step == 0:
             self._unwritten.attempt(_METRICS, lambda: self._metrics.write_begin(loss, trained))
@@ -318,11 +309,7 @@ class Recorder:
 
     @contextlib.contextmanager
     def saved_on_failure(self, step: int) -> Iterator[None]:
-        """Write a checkpoint when the body fails, so that no step since the last one is lost.
-
-        Args:
-            step: Steps made.
-        """
+        """Write a checkpoint when the body fails, so that no step since the last one is lost."""
         try:
             yield
         except Exception:
@@ -338,9 +325,7 @@ class Recorder:
         """Keep a preview image.
 
         Args:
-            step: Steps made.
             pixels: `[3 or 4, H, W]` in [-1, 1]; of a clip `[T, 3, H, W]`.
-            sound: Of a clip, where that is trained.
         """
         frames = pixels if pixels.ndim > _IMAGE_AXES else pixels[None]
         images = [from_pixels(frame) for frame in frames]
@@ -369,7 +354,6 @@ class Recorder:
 
         Args:
             status: ``done`` or ``cancelled``.
-            step: Steps made.
 
         Returns:
             Where everything is.
@@ -502,10 +486,7 @@ def run_header(
     """Gather what the headers tell that does not change with its steps.
 
     Args:
-        precision: The number format that is computed in.
-        workflow: What of the host started the run.
         observer: Told of a workflow that does not fit into a header which is to have it.
-        base_adapters: Those that were part of the base.
 
     Returns:
         The header, of step 0 and without a date.

@@ -51,15 +51,11 @@ class Trainer:
 
     Args:
         state: Adapter, optimizer and the number of steps made.
-        compute: Computes the loss of a micro-batch.
-        processes: The processes that share each step.
         observer: May request an end, a checkpoint or previews.
         parameters: The trained parameters; unset: those of the adapter.
         recorder: Writes metrics, checkpoints and previews; None in all processes but the first.
         memory: Repeats a step in less memory where the device is full.
-        clock: Times the parts of a step.
         measurements: Adds norms, times and memory to the metrics of a step.
-        validation: Computes the loss on held-out images.
         generate: Generates the previews of a step; every process calls it.
         replanned: The schedule of a run that was made longer.
         checkpoints: The checkpoints of the run that is resumed; None for a new run.
@@ -248,7 +244,6 @@ class Trainer:
         """Compute the loss on held-out images where it is due.
 
         Args:
-            step: Steps made.
             is_last: Whether the run ends with this step, after which validation is always due.
 
         Returns:

@@ -58,7 +58,6 @@ class WeightFile:
     """The denoiser's part of a file; no weight has been read.
 
     Attributes:
-        path: The file.
         prefix: What stands before the denoiser's names in the file; often empty.
         tensors: Name without prefix to the tensor.
         metadata: The header's strings.

@@ -36,7 +36,6 @@ def kept_weights(
     """How each weight of the files would be kept, by name.
 
     Args:
-        spec: What the family says of single files.
         packing: Which layers are kept in fewer bits; None keeps all weights dense.
 
     Raises:

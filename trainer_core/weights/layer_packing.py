@@ -55,11 +55,7 @@ class Packing:
     def format_of(
         self, reader: TensorReader, name: str, shape: tuple[int, int]
     ) -> StoredFormat | None:
-        """How rows of a tensor are kept; None where they stay dense. Reads no weight.
-
-        Args:
-            shape: Of the rows.
-        """
+        """How rows of a tensor are kept; None where they stay dense. Reads no weight."""
         packed = reader.packed_as(name)
         if packed is not None and self.base_format == "file":
             return packed

@@ -170,9 +170,7 @@ def load_file(
 
     Args:
         location: A base whose ``file`` is set.
-        spec: What the family says of single files.
         dtype: Of the weights; modules that Diffusers keeps in float32 stay so.
-        device: Where the model computes.
         packing: Which layers are kept in fewer bits; None keeps all weights dense.
         mapped: Whether weights that the file has in this format are left there (`TensorReader`).
         take: As of `Family.load_transformer`.

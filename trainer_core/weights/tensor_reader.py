@@ -29,7 +29,6 @@ class TensorReader:
     may change or go while it is used, unless the caller wants it otherwise.
 
     Args:
-        formats: How its weights become numbers.
         device: Where the results are kept; an attribute, too.
         mapped: Whether a result that is stored as it is wanted is a view into the mapped file, and
             no copy.

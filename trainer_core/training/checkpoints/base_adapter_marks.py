@@ -19,9 +19,6 @@ Mark = Mapping[str, Any]
 def base_adapter_marks(settings: BaseSection) -> list[Mark]:
     """Name the adapters that are part of a base by their content.
 
-    Args:
-        settings: The run file's ``base`` section.
-
     Returns:
         One for each that has a strength, in order; their paths do not count.
 

@@ -133,11 +133,7 @@ class BestLoss:
         return {name: torch.tensor(each, dtype=torch.float64) for name, each in found.items()}
 
     def restore(self, tensors: Mapping[str, Tensor], made: int) -> None:
-        """Take what `tensors` gave; without it begin anew, and where it was measured otherwise.
-
-        Args:
-            made: Steps that it has made.
-        """
+        """Take what `tensors` gave; without it begin anew, and where it was measured otherwise."""
         self.forget()
         if _BASE in tensors:
             base, way = tensors[_BASE].tolist()

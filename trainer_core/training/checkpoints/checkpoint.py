@@ -43,7 +43,6 @@ class Checkpoint:
     """A checkpoint as read from disk.
 
     Attributes:
-        step: Steps made.
         settings: The settings that decide the run, by YAML path.
         tensors: Adapter and optimizer tensors by name.
         damaged: Later checkpoints of the run that cannot be read, in sentences.
@@ -68,10 +67,7 @@ def save_checkpoint(
     """Write a checkpoint; one that is there already is kept.
 
     Args:
-        step: Steps made.
         settings: The settings that decide the run, by YAML path, as JSON values.
-        tensors: What `TrainState.tensors` gave.
-        write_adapter: Writes the adapter file to the path that it is given.
         facts: What else ``state.json`` keeps, for others than a run that goes on.
 
     Returns:
@@ -122,7 +118,6 @@ def prune_checkpoints(
     Args:
         keep: How many of the newest stay.
         every: As `checkpoint_rules.surplus` has it, and ``spared`` too.
-        spared: Steps of those that stay besides.
 
     Returns:
         The steps whose checkpoints were removed.
@@ -143,9 +138,6 @@ def drop_later_checkpoints(folder: Path, step: int) -> list[int]:
     """Remove the checkpoints of steps that a resumed run makes again.
 
     Their metrics are cut off as well; kept, they would pass for checkpoints of the new course.
-
-    Args:
-        step: The step that the run goes on from.
 
     Returns:
         The steps whose checkpoints were removed.

@@ -81,10 +81,6 @@ class CheckpointRecord:
     def saved(self, step: int, dropped: Sequence[int] = ()) -> None:
         """Say that a checkpoint is written, and which gave way to it.
 
-        Args:
-            step: Steps made.
-            dropped: Steps of the checkpoints that were removed.
-
         Raises:
             StorageError: When the record cannot be written.
         """
@@ -100,7 +96,6 @@ class CheckpointRecord:
             step: Which is not finite.
             to: Steps that the state has made.
             restores: How often a state was restored, with this time.
-            settings: How low the rate is then.
         """
         entry = {"step": step, "to": to, "rate": rate_share(settings, restores)}
         known = self._folder.read_record().get(RETURNS)

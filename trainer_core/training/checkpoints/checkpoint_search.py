@@ -57,7 +57,6 @@ def idle_checkpoints(root: Path, precision: str | None) -> Iterator[Path | None]
 
     Args:
         root: ``<output.dir>/<output.name>``.
-        precision: As `find_checkpoint` has it.
 
     Yields:
         Newest version first; None for one whose checkpoints all lead nowhere.
@@ -157,7 +156,6 @@ def leads_to_non_finite(checkpoint: Path, precision: str | None) -> bool:
     """Whether a checkpoint is known to lead to a number that is not finite in its next step.
 
     Args:
-        checkpoint: Its folder, in a run's version.
         precision: What the run would compute in; None for any.
     """
     try:
@@ -174,7 +172,6 @@ def last_before(checkpoints: Path, first: int) -> int | None:
     """The step of the newest checkpoint that does not lead straight to a step that breaks.
 
     Args:
-        checkpoints: The folder of a run's checkpoints.
         first: The step that breaks. The state right before it would meet the same numbers again.
 
     Returns:
@@ -195,7 +192,6 @@ def resume_advice(
     """Say how a run goes on that broke.
 
     Args:
-        checkpoints: The folder of its checkpoints, in the run's version.
         resumed_from: The step that this attempt went on from; 0 when it began from the start.
         learning_rate: The highest of the run.
         first: Of the steps in a row that were not finite; unset: the one that broke.

@@ -83,10 +83,6 @@ def reference_images(
 ) -> tuple[Iterator[Image.Image], str]:
     """The images of a run's dataset that generated ones are to be like.
 
-    Args:
-        config: The run's own run file.
-        within: As for `scan_all`.
-
     Returns:
         Up to `MOST_REFERENCES` held-out images, upright; where none is held out, as many of the
         trained ones, each opened when it is asked for; and what they are, in words.

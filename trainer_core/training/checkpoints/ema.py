@@ -82,7 +82,6 @@ class FactorAverages:
     """The averages that a run keeps of its adapter.
 
     Args:
-        settings: Which.
         factors: What is trained, by name; the same tensors for the whole run.
     """
 
@@ -127,7 +126,6 @@ class FactorAverages:
 
         Args:
             kept: Tensors of a checkpoint, as `tensors` gave them among others.
-            step: That the checkpoint was made behind.
         """
         for prefix, average in self._averages.items():
             counts = kept.get(f"{_COUNTS}.{prefix}")

@@ -38,10 +38,6 @@ def replan_schedule(config: RunConfig, checkpoint: Checkpoint | None) -> Replann
     earlier resume stays as long as the length does, so that a run that is stopped again goes on
     bit for bit.
 
-    Args:
-        config: The run file, with its length.
-        checkpoint: What the run goes on from.
-
     Returns:
         None for a schedule that is as the run file says: of a run that is not longer, of one
         whose schedule was changed by hand, and in the warm-up.

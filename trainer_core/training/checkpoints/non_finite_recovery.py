@@ -28,14 +28,7 @@ def rate_share(settings: RecoverySection, restores: int) -> float:
 
 
 def restore_note(settings: RecoverySection, step: int, target: int, restores: int) -> str:
-    """What a run says that restores a state, in one line.
-
-    Args:
-        settings: How often it may.
-        step: Whose numbers are not finite.
-        target: Steps that the state has made.
-        restores: How often it has, with this one.
-    """
+    """What a run says that restores a state, in one line."""
     share = rate_share(settings, restores)
     place = f"the checkpoint of step {target}" if target else "its start"
     return (

@@ -38,8 +38,6 @@ class KeptAverages:
     """The averages of one checkpoint.
 
     Attributes:
-        folder: The checkpoint.
-        step: Of it.
         updates: How many they are made of.
         began: The step behind which they began.
         lengths: Of each.
@@ -147,10 +145,8 @@ def make_averaged(
     """Make an adapter of an average of any length, over all steps up to the last checkpoint.
 
     Args:
-        kept: What `kept_averages` gave.
         length: As a share of the run's updates.
         target: The folder of the files, and their name without ending.
-        replace: Whether files that are there are replaced.
 
     Raises:
         InputError: For a length that no average has, or when a file is there.

@@ -48,7 +48,6 @@ class RunFolder:
     """One version of a run on disk; leaving it gives up its lock, and an error marks it failed.
 
     Args:
-        path: The version's folder, which exists.
         lock: Its lock, held by this process.
         removed: Versions that came to nothing and were removed for it.
     """
@@ -73,11 +72,7 @@ class RunFolder:
         return self.path / SAMPLES / f"{step:06d}"
 
     def drop_later_samples(self, step: int) -> None:
-        """Remove the preview images of steps that a resumed run makes again.
-
-        Args:
-            step: The step that the run goes on from.
-        """
+        """Remove the preview images of steps that a resumed run makes again."""
         folder = self.path / SAMPLES
         found = list(folder.iterdir()) if folder.is_dir() else []
         for path in found:

@@ -118,10 +118,6 @@ def changed_settings(checkpoint: Checkpoint, settings: Mapping[str, Any]) -> lis
     A setting that the checkpoint does not know is newer than it: it was made with what is now the
     default, or, where it does not decide the weights, with nobody knows what.
 
-    Args:
-        checkpoint: What the run goes on from.
-        settings: What `compared_settings` gave for the run.
-
     Returns:
         What differs, by path.
     """
@@ -156,10 +152,6 @@ def refuse_changes(
     checkpoint: Checkpoint, settings: Mapping[str, Any], config: RunConfig
 ) -> list[Change]:
     """Refuse to go on as another run than the one that made the checkpoint.
-
-    Args:
-        checkpoint: What the run goes on from.
-        settings: What `compared_settings` gave for the run.
 
     Returns:
         The settings that have changed and may.

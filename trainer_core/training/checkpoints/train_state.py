@@ -39,13 +39,10 @@ class TrainState:
     """An adapter in training.
 
     Attributes:
-        adapter: On the run's base.
-        optimizer: Over its parameters.
         step: Steps made; schedule and order of the samples follow from it.
         learned: How much each noise level counts, where that is learned.
         average: Averages of the factors; None where none is kept.
         limit: Scales layers down that have become too strong; None without a limit.
-        best: The lowest loss on held-out images.
         ledger: What each image was off by; None where nobody asks.
         skipped: How many steps in a row, up to the last one, were left out, because their numbers
             were not finite.
@@ -93,10 +90,6 @@ class TrainState:
 
     def restore(self, checkpoint: Checkpoint, settings: OptimizerSection) -> str:
         """Put the tensors of a checkpoint back, bit by bit.
-
-        Args:
-            checkpoint: What `read_checkpoint` gave.
-            settings: How the adapter is optimized now.
 
         Returns:
             What is to be said: that another optimizer begins anew; empty for nothing.

@@ -24,11 +24,7 @@ _REMEDY = (
 
 
 def full_memory_error(what: str, room: str, saved: str = "") -> RunError:
-    """The error of a device without memory.
-
-    Args:
-        what: What was found, such as what torch said, and where.
-    """
+    """The error of a device without memory."""
     return RunError(what, f"room on the device for {room}", f"{_REMEDY} {saved}".rstrip())
 
 

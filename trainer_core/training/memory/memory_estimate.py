@@ -55,7 +55,6 @@ def memory_estimate(
     """Estimate the device memory of a training step.
 
     Args:
-        base: Of the run, without an adapter.
         memory: How the base is kept; None as the run file says.
 
     Returns:
@@ -133,7 +132,6 @@ def run_simulation(
     """A simulation of a run's step.
 
     Args:
-        base: Its base, without an adapter.
         images: Sizes of the largest sample's image or clip, and of its control images.
         device: Decides the precision where the run file does not.
         text: Tokens of the longest text; None for the most that the family's encoder yields.
@@ -167,7 +165,6 @@ def cached_run_estimate(
 
     Args:
         config: A run file with ``cache.manifest``.
-        device: Where the run will be.
         free: Free bytes there. For a base that is tiny beside them nothing is simulated, which
             would take longer than its first steps.
 
@@ -205,9 +202,7 @@ def check_memory(estimate: dict[str, int], free: int, device: torch.device) -> s
     only warned of: how the device's own kernels compute is not known.
 
     Args:
-        estimate: As `memory_estimate` gives it.
         free: Free bytes of the device.
-        device: Named in messages.
 
     Returns:
         A warning, or None when everything is expected to fit.

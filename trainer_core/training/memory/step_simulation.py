@@ -112,10 +112,7 @@ class StepSimulation:
         kept: What earlier runs simulated, of the same base and settings.
 
     Attributes:
-        transformer: As given.
-        family: As given.
         config: As given, without what is left to chance.
-        inputs: As given.
         trainable: Parameters of the adapter.
         factors: Their shapes.
     """
@@ -175,11 +172,7 @@ class StepSimulation:
         return SimulatedStep(self._numbers(bool(chosen))["adapter"], *found)
 
     def profile(self, stored: StoredFormat | None = None) -> StepProfile:
-        """Simulate a step for every choice of checkpointed blocks.
-
-        Args:
-            stored: As for `step`.
-        """
+        """Simulate a step for every choice of checkpointed blocks."""
         again, dense, kept = self._numbers(True, stored), self._numbers(True), self._numbers(False)
         adapter = again["adapter"]
         waiting = [self._along(numbers, "waiting") for numbers in (kept, dense)]

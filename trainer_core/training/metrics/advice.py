@@ -186,8 +186,6 @@ class Adviser:
 
         Args:
             best: Step of the lowest loss on held-out images; 0 where none was measured.
-            loss: The lowest one.
-            base: The loss before the first step.
         """
         if best and loss >= base:
             self._say_lower(

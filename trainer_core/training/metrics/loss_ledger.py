@@ -69,7 +69,6 @@ class Ledger:
         """Take what the samples of a step were off by.
 
         Args:
-            step: Steps made.
             indices: Place in the step to index in the dataset.
             errors: Of the samples; one whose place is not known is left out.
         """
@@ -145,7 +144,6 @@ def indices_by_place(plan: BatchPlan, step: int) -> dict[int, int]:
     """Which sample of the dataset is at each place of a step.
 
     Args:
-        plan: The order of the samples.
         step: From 1.
     """
     return {

@@ -61,9 +61,6 @@ class AppendedLines:
     def append(self, line: str) -> None:
         """Write a line behind those that could not be written before.
 
-        Args:
-            line: Without its end.
-
         Raises:
             StorageError: When there is no room; the line is kept.
         """
@@ -220,9 +217,6 @@ class MetricsWriter:
     def write_begin(self, loss: float, trained: float | None = None) -> None:
         """Append what was measured before the first step, as that of a step 0.
 
-        Args:
-            trained: On as many trained ones.
-
         Raises:
             StorageError: As `write`.
         """
@@ -233,9 +227,6 @@ class MetricsWriter:
 
     def write_late(self, step: int, loss: float, trained: float | None = None) -> None:
         """Add what was measured behind a step whose line is written already.
-
-        Args:
-            trained: On as many trained ones.
 
         Raises:
             StorageError: When it cannot be written; it is kept, and written behind the next step.

@@ -19,7 +19,6 @@ class TensorBoard(Tracker):
     """Writes TensorBoard events where it is installed and works.
 
     Args:
-        folder: Where the event file goes.
         done: Steps that the run has made; events of later steps are hidden.
         warn: Told in one line why nothing is written, or no more.
     """

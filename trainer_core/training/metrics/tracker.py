@@ -66,7 +66,6 @@ class Tracker(ABC):
         """Show a preview.
 
         Args:
-            step: Steps made.
             frames: `[T, 3 or 4, H, W]` in [-1, 1]; one of an image.
             rate: Frames per second of a clip.
             movie: MP4 of a clip; absent where it could not be written.

@@ -162,7 +162,6 @@ def plan_trajectories(
     """Name the images that the base makes before the first step.
 
     Args:
-        location: Where the base is.
         base: What decides the base's predictions: identity of its weights, and the precision.
         slider: Whether these are a slider's, of the neutral prompt of each sample of the dataset,
             and not the points that the base is held to.
@@ -219,7 +218,6 @@ def compute_missing(
 
     Args:
         transformer: The base, without an adapter.
-        device: Where it lives.
         batch_size: How many images are made at once.
         notify: Called with passes done and passes in all; what it raises stops the work.
 

@@ -34,9 +34,6 @@ class Twins:
     """Reads the samples beside which the base is held.
 
     Attributes:
-        dataset: The encoded samples.
-        plan: Their order.
-        views: As the samples themselves are seen.
         part: ``(index, count)`` of this process's part of each pass.
         wanted: Of each sample, whether it has twins before others.
         blank: Whether the base is held to the empty text, or to that with the class word.
@@ -122,7 +119,6 @@ class BaseAnswers:
     Attributes:
         predict: The raw output of the run's base with its adapter.
         adapter: Switched off meanwhile.
-        device: Where the base lives.
         passes: As `Processes.passes`: a base in parts answers all processes or none.
     """
 
@@ -139,9 +135,6 @@ class BaseAnswers:
 
         Args:
             joined: What goes through the base, one pass each.
-            step: Optimizer step, from 1; nothing depends on it.
-            micro: Micro-batch within the step, from 0; nor on it.
-            part: Of the micro-batch, from 0; nor on it.
 
         Returns:
             The same, with what the base predicts as the target of the last ``asked`` of each.

@@ -61,7 +61,6 @@ class SliderAnswers:
     Attributes:
         predict: The raw output of the run's base with its adapter.
         adapter: Switched off meanwhile, and then turned over.
-        device: Where the base lives.
         strength: How far the target is moved, as a multiple of the difference.
         has_negative: Whether the negative prompt is another than the neutral one.
         passes: As `Processes.passes`: a base in parts answers all processes or none.

@@ -209,9 +209,6 @@ class Validation:
         held: What is measured.
         trained: Trained samples that are measured besides, to compare with.
         loss: Summed loss of the points of a pass.
-        transformer: The denoiser, with its adapter.
-        processes: Share the passes.
-        cancelled: Whether the run is to end.
         warn: Told in one line why nothing was measured.
     """
 
@@ -225,9 +222,6 @@ class Validation:
 
     def __call__(self, step: int) -> Measured:
         """Measure.
-
-        Args:
-            step: Steps made, for the warning.
 
         Returns:
             The mean over images and noise levels, of the loss that training has without weights.

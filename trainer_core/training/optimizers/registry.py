@@ -78,8 +78,8 @@ def _muon(shape: Sequence[int]) -> float:
 _bnb = partial(partial, bitsandbytes)
 
 OPTIMIZERS: Mapping[str, OptimizerKind] = {
-    "adamw": OptimizerKind(adamw, partial(_whole, count=2), pretended=True, starts_at_zero=True),
-    "adamw8bit": OptimizerKind(adamw8bit, packed_bytes, pretended=True, starts_at_zero=True),
+    "adamw": OptimizerKind(adamw, partial(_whole, count=2), pretended=True),
+    "adamw8bit": OptimizerKind(adamw8bit, packed_bytes, pretended=True),
     "adamw_paged": OptimizerKind(
         _bnb(name="AdamW", bits=32, paged=True), partial(_paged, each=4, count=2), "bitsandbytes"
     ),
@@ -108,7 +108,6 @@ OPTIMIZERS: Mapping[str, OptimizerKind] = {
         partial(_whole, count=1),
         pace=_LION_PACE,
         pretended=True,
-        starts_at_zero=True,
     ),
     "lion8bit": OptimizerKind(
         _bnb(name="Lion", bits=8, paged=False),

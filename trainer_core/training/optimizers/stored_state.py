@@ -89,7 +89,6 @@ def load_optimizer_tensors(
     """Put back what `optimizer_tensors` listed.
 
     Args:
-        optimizer: An optimizer over the same parameters.
         tensors: Tensors by name; names without the optimizer's prefix are ignored.
         stored: The groups that the parameters were sorted into then; unset: the same as now.
 

@@ -46,10 +46,7 @@ class Manifest:
     """What a run needs of its samples.
 
     Attributes:
-        family: The base's family.
         variant: What the samples were encoded for, such as ``edit``.
-        dataset: The encoded samples.
-        prompts: The encoded preview prompts.
     """
 
     family: str

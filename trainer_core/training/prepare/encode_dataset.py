@@ -80,10 +80,6 @@ class Prepared:
     """What a run needs before it loads the denoiser.
 
     Attributes:
-        family: The base's family.
-        location: Where the base is.
-        dataset: The encoded samples.
-        prompts: The encoded preview prompts.
         encoders: Where the decoder for previews comes from.
     """
 
@@ -101,9 +97,6 @@ class Prepared:
 
     def sampler(self, transformer: torch.nn.Module, device: torch.device) -> Sampler:
         """Generate on a denoiser of this base.
-
-        Args:
-            device: Where it lives.
 
         Returns:
             A sampler that decodes with this base's VAE.
@@ -358,9 +351,6 @@ def _first_frame(plan: Plan) -> Callable[[], Image.Image] | None:
 def save_manifest(config: RunConfig, prepared: Prepared) -> Path:
     """Write the list of a finished cache, so that it can be trained without its encoders.
 
-    Args:
-        prepared: What `prepare` gave for it.
-
     Returns:
         The file, named after the run and the content, in the cache's folder.
 
@@ -390,8 +380,6 @@ def collect_cache(
     """Keep the cache within ``cache.max_gb``, and say what was removed.
 
     Args:
-        prompts: As well.
-        observer: Hears what was done.
         dry: Whether to say only what would be removed.
         requested: Whether to say also that nothing has to be removed, or that another process is
             at it.

@@ -106,14 +106,8 @@ def load(
     """Load the base, attach the adapter and bring it to where the run starts.
 
     Args:
-        data: What `prepare` gave.
-        precision: The number format that is computed in.
-        start: Where the run starts.
         base: Identity of the base's weights.
-        machine: What the run may take of the computer.
         at_end: Takes down what must not outlive the run, however it ends.
-        pace: What the planner knows of a step's time; None where nothing was planned.
-        may_grow: Whether blocks may be moved onto the device where there is room.
 
     Raises:
         InputError: When base, adapter or start do not fit each other.

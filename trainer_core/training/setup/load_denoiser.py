@@ -37,10 +37,7 @@ def load_adapted(
     """Load a run's base and attach a new adapter, with more blocks swapped where memory is full.
 
     Args:
-        data: What `prepare` gave.
-        precision: The number format that is computed in.
         observer: Told when the base cannot be multiplied as the run file says.
-        machine: Where it is loaded.
         at_end: As `load_base`, and gives back the RAM of blocks' inputs.
 
     Returns:

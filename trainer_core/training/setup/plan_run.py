@@ -80,12 +80,7 @@ def plan_run(
     A run goes on with its base in the format that it began with, as long as that fits.
 
     Args:
-        data: What `prepare` gave.
-        precision: The number format that is computed in.
-        start: What was found to go on from.
-        settings: What `compared_settings` gave.
         processes: All of them come to the same plan.
-        machine: What the run may take of the computer.
 
     Raises:
         RunError: When the base fits in no way; nothing was loaded.

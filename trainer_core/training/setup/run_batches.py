@@ -77,9 +77,7 @@ def step_maker(
     """What computes a run's micro-batches.
 
     Args:
-        plan: The order of its samples.
         part: ``(index, count)`` of this process's part of each micro-batch.
-        passes: As `Processes.passes`.
     """
     config, kept = run.config, run.preservation
     loss, noises = config.training.loss, config.training.noises_per_latent

@@ -63,7 +63,6 @@ class Start:
         """Compare the checkpoint with the run, when all is known that decides it.
 
         Args:
-            settings: What `compared_settings` gave for the run.
             processes: All of them come to the same start.
             observer: Told what has changed, or that a new version starts instead.
 
@@ -123,9 +122,6 @@ def matching_start(
     longer. The newest of all goes on with another course too, unless it is finished.
 
     Args:
-        start: What `find_start` gave.
-        settings: What `compared_settings` gave for the run.
-        config: The run file, with its length.
         processes: All of them come to the same start.
         observer: Told why a new version starts.
 

@@ -18,7 +18,6 @@ def go_backward(
 
     Args:
         parts: Of the micro-batch; a single one where it is whole.
-        backward: Adds the gradients of a loss.
 
     Returns:
         The micro-batch as a whole, so that processes tell each other equally much of a step

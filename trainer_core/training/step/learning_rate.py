@@ -31,7 +31,6 @@ def make_schedule(
     ``min + (f - min) curve((s - A - 1) / (steps - A - 1))`` from there on.
 
     Args:
-        steps: Number of optimizer steps of the whole run.
         replanned: A and f of a schedule that was replanned.
 
     Returns:

@@ -213,7 +213,7 @@ def _joined_masks(one: Points, other: Points) -> Tensor | None:
 
 @dataclass(frozen=True, slots=True)
 class StepMaker:
-    """Computes micro-batches.
+    """Computes micro-batches. Steps count from 1, the micro-batches of a step from 0.
 
     Attributes:
         load: Step (from 1) and micro-batch (from 0) to this process's samples of the dataset.
@@ -221,9 +221,7 @@ class StepMaker:
         predict: The family's raw output on the run's base, with the adapter.
         sigma_at: One of a batch's images, and a place in [0, 1], to the sigma below which that
             share of the draws lies.
-        seed: The run's seed.
         part: ``(index, count)``: this process's part of each micro-batch.
-        device: Where the base lives.
         loss_of: Measures a prediction.
         weigh: How much a noise level counts; None: all alike.
         noise_offset: How much noise is added that is the same over a whole channel.
@@ -263,10 +261,6 @@ class StepMaker:
     def __call__(self, step: int, micro: int) -> MicroStep:
         """Compute one micro-batch with gradients.
 
-        Args:
-            step: Optimizer step, from 1.
-            micro: Micro-batch within the step, from 0.
-
         Returns:
             The loss and what it was measured on.
         """
@@ -281,8 +275,6 @@ class StepMaker:
 
         Args:
             points: What goes through the base, one pass each.
-            step: Optimizer step, from 1.
-            micro: Micro-batch within the step, from 0.
             part: Of the micro-batch, from 0; a later one has a dropout of its own.
 
         Returns:
@@ -313,10 +305,6 @@ class StepMaker:
         """Read a micro-batch and mix its noise in, in memory that the device can copy from.
 
         Changes nothing and may be called in any thread.
-
-        Args:
-            step: Optimizer step, from 1.
-            micro: Micro-batch within the step, from 0.
 
         Returns:
             What goes through the base, one pass each.
@@ -398,7 +386,6 @@ def noisy_points(
         batch: `[B, C, h, w]`.
         sigmas: The noise level of each of its samples.
         noise: Of the latents' shape.
-        parameterization: What the raw output stands for.
         noise_of_sound: Of the shape of the sounds, where the batch has any.
     """
     levels = torch.tensor(sigmas)
@@ -483,9 +470,7 @@ def non_finite_error(
     """Say where a run broke.
 
     Args:
-        step: The optimizer step that was not made.
         what: What is not finite, such as "the loss".
-        remedy: How to go on.
         place: Where in the model, in words, where it is known.
 
     Returns:

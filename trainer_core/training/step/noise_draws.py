@@ -27,7 +27,6 @@ class Draw:
     """What is drawn for one sample.
 
     Attributes:
-        seed: The run's seed.
         names: What names the draws of its noise.
         place: In [0, 1), the quantile at which its noise level lies.
         sign: 1, or -1 where the noise is turned round.

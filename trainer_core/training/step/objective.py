@@ -32,9 +32,6 @@ def make_learned(settings: LossSection) -> LearnedWeight | None:
 def require_weighting(settings: LossSection, parameterization: Parameterization) -> None:
     """Refuse a weighting that what the base predicts has no formula for.
 
-    Args:
-        settings: ``training.loss``.
-
     Raises:
         ConfigError: As the name says.
     """
@@ -66,7 +63,6 @@ def make_weighting(
     """How much each noise level counts; None where all count alike.
 
     Args:
-        settings: ``training.loss``.
         learned: What `make_learned` gave, and the run keeps.
     """
     key = (settings.weighting, settings.snr_gamma, parameterization)
@@ -95,10 +91,6 @@ def with_noises(
 
     Sigma and noise are drawn by position or turn, of which each noise has its own; those of one
     noise are the plan's.
-
-    Args:
-        load: Step and pass to its samples.
-        times: As `times_trained`.
     """
     if times == 1:
         return load

@@ -31,10 +31,6 @@ class SplitBatches:
     def __call__(self, step: int, micro: int) -> Iterator[MicroStep]:
         """Compute a micro-batch, each part when it is asked for.
 
-        Args:
-            step: Optimizer step, from 1.
-            micro: Micro-batch within the step, from 0.
-
         Yields:
             One part each, the whole where nothing was divided.
         """

@@ -76,9 +76,7 @@ class TokenRouting:
 
     Args:
         transformer: The denoiser, whose blocks are called by this from now on.
-        family: Its family.
         settings: Which part, and which blocks.
-        seed: The run's seed.
 
     Raises:
         ConfigError: As `routed_blocks`.

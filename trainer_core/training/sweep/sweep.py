@@ -71,11 +71,9 @@ class TrialResult:
         status: ``waiting``, ``running``, ``cancelled``, ``failed``, or one of `ENDS`.
         loss: The lowest one on held-out images; None where there is none.
         best_step: Steps made when it was measured.
-        step: Steps made.
         steps: Steps of a whole run.
         seconds: Of its steps.
         run: The folder of its version, relative to ``output.dir``.
-        reason: Why it failed.
     """
 
     name: str
@@ -493,8 +491,6 @@ def sweep(
         trials: What `file_trials` gave.
         name: The sweep's, as of the run file that the trials share.
         observer: Hears the events of every trial, and may cancel the sweep.
-        file: As `sweep_folder`.
-        stop_hopeless: Whether `MedianRule` ends trials.
 
     Raises:
         TrainerError: When a trial cannot be trained, before the first one is, or as `run_sweep`.

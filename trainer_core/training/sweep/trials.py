@@ -51,7 +51,6 @@ class Trial:
     Attributes:
         name: The ``output.name`` of its run.
         values: What makes it differ from the others.
-        config: Its run file.
     """
 
     name: str
@@ -161,10 +160,8 @@ def make_trials(
     """Make the run file of every trial; one that is wrong refuses all.
 
     Args:
-        combinations: The values of each.
         name: What the names of their runs begin with.
         make: Gives the run file for ``key=value`` texts.
-        source: Where the combinations stand, for errors.
 
     Raises:
         ConfigError: When one is wrong, or two are the same.

@@ -70,11 +70,7 @@ class FlowLoss:
     guidance: float = 1.0
 
     def __call__(
-        self,
-        prediction: Tensor,
-        target: Tensor,
-        sigma: Tensor,
-        weights: Tensor | None = None,
+        self, prediction: Tensor, target: Tensor, sigma: Tensor, weights: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """Measure a batch.
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..errors import ConfigError
 from .densities import Density, beta_density
+from .noise_bands import band_of
 
 _SMALLEST_MASS = 1e-9
 _HALVINGS = 60
@@ -186,7 +187,7 @@ def band_shares(quantile: Callable[[float], float], bands: int) -> list[float]:
     """
     counts = [0] * bands
     for index in range(_PLACES):
-        counts[min(int(quantile((index + 0.5) / _PLACES) * bands), bands - 1)] += 1
+        counts[band_of(quantile((index + 0.5) / _PLACES), bands)] += 1
     return [count / _PLACES for count in counts]
 
 

@@ -210,7 +210,7 @@ class Observer(Protocol):
 
     def requests(self) -> RunRequests:
         """What the run should do after this step; asked once in every step."""
-        ...
+        return RunRequests()
 
     def cancelled(self) -> bool:
         """Whether `requests` asks, or will ask, for an end without an adapter.
@@ -218,7 +218,7 @@ class Observer(Protocol):
         Asked often while images are generated, which may take longer than many steps; asking must
         not change the answer.
         """
-        ...
+        return False
 
 
 @runtime_checkable
@@ -266,16 +266,5 @@ def report_progress(observer: Observer, what: str, done: int, total: int) -> Non
         raise RunCancelledError
 
 
-class SilentObserver:
+class SilentObserver(Observer):
     """Hears nothing and asks for nothing."""
-
-    def notify(self, event: Event) -> None:
-        """Ignore the event."""
-
-    def requests(self) -> RunRequests:
-        """None."""
-        return RunRequests()
-
-    def cancelled(self) -> bool:
-        """Never."""
-        return False

@@ -14,12 +14,7 @@ import torch
 from ..adapters.layer_list import adapted_layers, layer_kinds
 from ..bases.distilled import distilled_note
 from ..config import MemorySection, RunConfig
-from ..config.defaults import (
-    fitted_warmup,
-    preservation_summary,
-    resolved_length,
-    run_length,
-)
+from ..config.defaults import fitted_warmup, preservation_summary, resolved_length, run_length
 from ..config.reading import dump_config
 from ..data.cache.build import cache_folder
 from ..data.plan_text import describe_plan

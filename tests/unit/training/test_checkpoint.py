@@ -74,7 +74,7 @@ def test_weight_that_is_not_finite_is_never_written(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_average_is_kept_exported_and_shown_while_the_last_factors_train_on(tmp_path):
+def test_an_average_is_kept_exported_and_shown_while_the_last_factors_train_steps(tmp_path):
     def averaged(value):
         state = make_state()
         factors = dict(state.adapter.named_parameters())

@@ -121,11 +121,11 @@ def test_room_is_used_once_and_only_where_the_plan_may_change(free, size, may_gr
     placed, device_room = room((free, size), may_grow=may_grow)
     device_room.between_steps()
     assert placed.count == 4  # nothing is known before the first step
-    device_room.compute(1, lambda: None)
+    device_room.retry_when_full(1, lambda: None)
     device_room.between_steps()
     assert placed.count == wanted
     placed.swap(5)
-    device_room.compute(2, lambda: None)
+    device_room.retry_when_full(2, lambda: None)
     device_room.between_steps()
     assert placed.count == 5
     placed.close()
@@ -140,7 +140,7 @@ def test_after_memory_was_full_no_block_comes_back():
             raise torch.OutOfMemoryError("no room")
         return "done"
 
-    assert device_room.compute(1, work) == "done"
+    assert device_room.retry_when_full(1, work) == "done"
     device_room.between_steps()
     assert placed.count == 5
     placed.close()
@@ -183,7 +183,7 @@ class Shared(Machine):
         for step in range(1, steps + 1):
             change(step)
             self.room.between_steps()
-            self.room.compute(step, lambda: None)
+            self.room.retry_when_full(step, lambda: None)
             found.append(self.placed.count)
         return found
 
@@ -247,7 +247,7 @@ def test_what_blocks_keep_is_given_back_for_good(full):
             if next(fails):
                 raise torch.OutOfMemoryError("no room")
 
-        room.compute(step, work)
+        room.retry_when_full(step, work)
     assert set(rooms) == {15 * 10**8}
     assert len(rooms) == 3  # behind each of the steps before
     assert again == [3]
@@ -277,7 +277,7 @@ def test_others_that_need_memory_do_not_end_a_run_without_ram_for_its_blocks():
     device_room = MemoryManager(placed, *made(), Listener(), lambda step: None)
     for step in (1, 2):
         device_room.between_steps()
-        assert device_room.compute(step, lambda: "done") == "done"
+        assert device_room.retry_when_full(step, lambda: "done") == "done"
     assert placed.count == 2
     assert len(heard) == 1
     assert "0.0 GiB are free" in heard[0]

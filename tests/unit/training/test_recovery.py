@@ -50,7 +50,7 @@ def test_single_steps_are_left_out_and_told_of(tmp_path):
 def test_more_in_a_row_lead_back_to_a_state_before_the_first(tmp_path, skips, broken, first):
     trainer, run = make_run(tmp_path, 20, range(5, 20), saved=[0, 2, 4, 5, 6], skips=skips)
     with pytest.raises(RestoreError) as restored:
-        trainer._train_on()
+        trainer._train_steps()
     # Not to the state of step 4 either, from which the same numbers follow.
     assert (restored.value.step, restored.value.target) == (broken, 2)
     assert run.ended is None

@@ -15,10 +15,11 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import Tensor
 
+from ...config import OptimizerSection, ScheduleSection
 from ...data.file_memory import hash_file
 from ...errors import AdapterFileError, CheckpointError, InputError, NonFiniteError
 from ...filesystem.storage import flush_folder, move, storage_error, write_json
@@ -28,6 +29,8 @@ from ...tensors.rounding import all_finite
 from ...tensors.safetensors_reader import TensorFile, open_tensors
 from ...tensors.safetensors_writer import save_tensors
 from .checkpoint_rules import surplus
+
+Kind = TypeVar("Kind", OptimizerSection, ScheduleSection)
 
 FORMAT = 1
 ADAPTER_FILE = "adapter.safetensors"
@@ -54,6 +57,22 @@ class Checkpoint:
     tensors: Mapping[str, Tensor]
     damaged: tuple[str, ...] = ()
     newest: int = 0
+
+
+def stored_section(checkpoint: Checkpoint, path: str, section: type[Kind]) -> Kind:
+    """The settings of a section that a checkpoint was made with.
+
+    What it does not know is newer than it, and was as it is where nobody has set it.
+
+    Args:
+        path: YAML path of the section, such as ``training.schedule``.
+    """
+    known = {
+        name: checkpoint.settings[f"{path}.{name}"]
+        for name in section.model_fields
+        if f"{path}.{name}" in checkpoint.settings
+    }
+    return section().model_copy(update=known)
 
 
 def save_checkpoint(
@@ -292,8 +311,6 @@ def _with_another(error: CheckpointError, others: Iterable[Path]) -> CheckpointE
         with contextlib.suppress(InputError):
             read_checkpoint(path)
             return CheckpointError(
-                error.found,
-                error.expected,
-                f"Go on from the next one that is whole: resume={path}",
+                error.found, error.expected, f"Go on from the next one that is whole: resume={path}"
             )
     return error

@@ -7,15 +7,13 @@ from typing import NamedTuple
 from ...config import OptimizerSection, RunConfig, ScheduleSection
 from ...config.defaults import run_length
 from ..step.learning_rate import make_schedule, warmup_length
-from .checkpoint import Checkpoint
+from .checkpoint import Checkpoint, stored_section
 
 SCHEDULE = "training.schedule (planned anew)"
 """Where a checkpoint's settings keep what `replan_schedule` gave for the steps that led to it."""
 
 LEAST = 0.25
 """Of the highest rate: what a run that has fallen below goes on with, or it would learn nothing."""
-
-_SECTION = "training.schedule."
 
 
 class ReplannedSchedule(NamedTuple):
@@ -45,7 +43,11 @@ def replan_schedule(config: RunConfig, checkpoint: Checkpoint | None) -> Replann
     schedule = config.training.schedule
     # A constant one depends on the run's length only by a warm-up that is a share of it.
     fixed = schedule.name == "constant" and not schedule.warmup_share
-    if checkpoint is None or fixed or _section(checkpoint) != schedule:
+    if (
+        checkpoint is None
+        or fixed
+        or stored_section(checkpoint, "training.schedule", ScheduleSection) != schedule
+    ):
         return None
     kept = checkpoint.settings.get(SCHEDULE)
     before = None if kept is None else ReplannedSchedule(int(kept[0]), float(kept[1]))
@@ -70,13 +72,3 @@ def replan_note(config: RunConfig, replanned: ReplannedSchedule) -> str:
         f"learning rate goes from {highest * replanned.factor:.3g} at step {replanned.step + 1} to "
         f"{highest * last:.3g} at step {steps}."
     )
-
-
-def _section(checkpoint: Checkpoint) -> ScheduleSection:
-    """The schedule that a checkpoint was made with."""
-    known = {
-        name: checkpoint.settings[f"{_SECTION}{name}"]
-        for name in ScheduleSection.model_fields
-        if f"{_SECTION}{name}" in checkpoint.settings
-    }
-    return ScheduleSection().model_copy(update=known)

@@ -154,10 +154,7 @@ def _ending(kind: type[BaseException], error: BaseException | None) -> dict[str,
 
 
 def create_version(
-    root: Path,
-    facts: Mapping[str, Any],
-    run_file: str,
-    workflow: Mapping[str, str] | None = None,
+    root: Path, facts: Mapping[str, Any], run_file: str, workflow: Mapping[str, str] | None = None
 ) -> RunFolder:
     """Make the next version of a run.
 

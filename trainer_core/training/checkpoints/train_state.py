@@ -21,7 +21,7 @@ from ..metrics.loss_ledger import Ledger
 from ..optimizers import evaluated, goes_on, load_optimizer_tensors, optimizer_tensors
 from ..step.micro_batch import SampleError
 from .best_loss import BestLoss
-from .checkpoint import Checkpoint
+from .checkpoint import Checkpoint, stored_section
 from .ema import FactorAverages
 
 ADAPTER = "adapter."
@@ -108,7 +108,7 @@ class TrainState:
         self.step = checkpoint.step
         self.skipped = int(checkpoint.tensors.get(_SKIPPED, 0))
         self.restores = int(checkpoint.tensors.get(_RESTORES, 0))
-        then = _stored_settings(checkpoint)
+        then = stored_section(checkpoint, "training.optimizer", OptimizerSection)
         if not goes_on(then.name, settings.name):
             return f"The state of {then.name} means nothing to {settings.name}, which begins anew."
         groups = parameter_groups(self.adapter, then)
@@ -143,20 +143,6 @@ class TrainState:
         """A copy on the CPU of what adapter files are made of."""
         with self.shown(weights):
             return self.adapter.state()
-
-
-def _stored_settings(checkpoint: Checkpoint) -> OptimizerSection:
-    """How a checkpoint's adapter was optimized, which orders the optimizer's state.
-
-    What it does not know is newer than it, and was as it is where nobody has set it.
-    """
-    prefix = "training.optimizer."
-    known = {
-        name: checkpoint.settings[f"{prefix}{name}"]
-        for name in OptimizerSection.model_fields
-        if f"{prefix}{name}" in checkpoint.settings
-    }
-    return OptimizerSection().model_copy(update=known)
 
 
 def _named(checkpoint: Checkpoint, prefix: str) -> dict[str, Tensor]:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from ...data.batches import BatchPlan
+from ...diffusion.noise_bands import band_of
 from ...errors import InputError
 from ...filesystem.storage import write_json
 from ...filesystem.text_files import read_object
@@ -77,14 +78,14 @@ class Ledger:
         # All of a step are compared with what was before it, so that their order does not matter.
         before = means.clone()
         for each in known:
-            expected = float(before[_band(each.sigma)])
+            expected = float(before[band_of(each.sigma, _BANDS)])
             if expected > 0:
                 column = self._images[:, indices[each.position]]
                 ratio = each.error / expected
                 column += torch.tensor([ratio, 1.0, 0.0, 0.0], dtype=torch.float64)
                 column[2], column[3] = ratio, step
         for each in known:
-            band = _band(each.sigma)
+            band = band_of(each.sigma, _BANDS)
             counts[band] += 1
             means[band] += (each.error - means[band]) / min(float(counts[band]), _WINDOW)
 
@@ -177,7 +178,3 @@ def read_ledger(folder: Path) -> dict[str, Any]:
         return {"step": int(found["step"]), "measured": int(found["measured"]), "images": rows}
     except (ValueError, LookupError, TypeError, OverflowError) as error:
         raise refuse(f"{type(error).__name__}: {error}") from error
-
-
-def _band(sigma: float) -> int:
-    return min(int(sigma * _BANDS), _BANDS - 1)

@@ -89,26 +89,15 @@ OPTIMIZERS: Mapping[str, OptimizerKind] = {
         "bitsandbytes",
     ),
     "adamw4bit": OptimizerKind(
-        partial(torchao, name="AdamW4bit"),
-        partial(_packed, each=0.5 + 4 / 128, count=2),
-        "torchao",
+        partial(torchao, name="AdamW4bit"), partial(_packed, each=0.5 + 4 / 128, count=2), "torchao"
     ),
     "adamw_fp8": OptimizerKind(
-        partial(torchao, name="AdamWFp8"),
-        partial(_packed, each=1 + _SCALES, count=2),
-        "torchao",
+        partial(torchao, name="AdamWFp8"), partial(_packed, each=1 + _SCALES, count=2), "torchao"
     ),
     "adamw_schedule_free": OptimizerKind(
-        adamw_schedule_free,
-        partial(_whole, count=2),
-        "schedulefree",
+        adamw_schedule_free, partial(_whole, count=2), "schedulefree"
     ),
-    "lion": OptimizerKind(
-        lion,
-        partial(_whole, count=1),
-        pace=_LION_PACE,
-        pretended=True,
-    ),
+    "lion": OptimizerKind(lion, partial(_whole, count=1), pace=_LION_PACE, pretended=True),
     "lion8bit": OptimizerKind(
         _bnb(name="Lion", bits=8, paged=False),
         partial(_packed, each=1 + _SCALES, count=1),
@@ -131,10 +120,7 @@ OPTIMIZERS: Mapping[str, OptimizerKind] = {
         prodigy, partial(_whole, count=3), "prodigyopt", pace=None, beta1_moment=True
     ),
     "prodigy_schedule_free": OptimizerKind(
-        prodigy_schedule_free,
-        _prodigy_schedule_free,
-        "prodigyplus",
-        pace=None,
+        prodigy_schedule_free, _prodigy_schedule_free, "prodigyplus", pace=None
     ),
     "came": OptimizerKind(came, partial(_rows_and_columns, whole=1, factored=2), "came_pytorch"),
     "muon": OptimizerKind(muon, _muon),

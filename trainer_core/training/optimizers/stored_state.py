@@ -38,11 +38,7 @@ _SAME_STATE = frozenset({"adamw", "adamw8bit"})
 
 _State = dict[str, Tensor]
 
-_TYPES: Mapping[type, torch.dtype] = {
-    bool: torch.bool,
-    int: torch.int64,
-    float: torch.float64,
-}
+_TYPES: Mapping[type, torch.dtype] = {bool: torch.bool, int: torch.int64, float: torch.float64}
 
 
 def goes_on(before: str, after: str) -> bool:
@@ -126,9 +122,7 @@ def _sorted(
 
 
 def _fill_moments(
-    optimizer: torch.optim.Optimizer,
-    states: Mapping[Tensor, _State],
-    groups: Mapping[int, _State],
+    optimizer: torch.optim.Optimizer, states: Mapping[Tensor, _State], groups: Mapping[int, _State]
 ) -> None:
     """Fill in moments, in the number format that is wanted now."""
     places = {each: index for index, each in enumerate(states)}
@@ -163,9 +157,7 @@ def _check_moments(index: int, state: Mapping[str, Tensor], parameter: Tensor) -
 
 
 def _fill(
-    optimizer: torch.optim.Optimizer,
-    states: Mapping[Tensor, _State],
-    groups: Mapping[int, _State],
+    optimizer: torch.optim.Optimizer, states: Mapping[Tensor, _State], groups: Mapping[int, _State]
 ) -> None:
     """Let the optimizer make a state of its own, and fill it."""
     prototype(optimizer)

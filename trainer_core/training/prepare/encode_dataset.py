@@ -180,10 +180,7 @@ def _begin_encoding(config: RunConfig, observer: Observer, processes: Processes)
 
 
 def _scan(
-    config: RunConfig,
-    within: AllowedFolders | None,
-    memory: FileMemory,
-    grid: FrameGrid | None,
+    config: RunConfig, within: AllowedFolders | None, memory: FileMemory, grid: FrameGrid | None
 ) -> Scan:
     if config.dataset.slider.is_on:
         return Scan((), ())

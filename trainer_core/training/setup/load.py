@@ -272,10 +272,7 @@ def _made(
 
 
 def _notify_of_adapter(
-    adapter: AttachedAdapter,
-    settings: OptimizerSection,
-    observer: Observer,
-    warm_start: str,
+    adapter: AttachedAdapter, settings: OptimizerSection, observer: Observer, warm_start: str
 ) -> None:
     for note in [*adapter.notes, *([warm_start] if warm_start else [])]:
         observer.notify(Noted(note))

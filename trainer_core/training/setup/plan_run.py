@@ -153,10 +153,7 @@ def leaves_no_choice(
 
 
 def choose_step_plan(
-    simulation: StepSimulation,
-    base: EmptyBase,
-    budget: Budget,
-    held: str | None = None,
+    simulation: StepSimulation, base: EmptyBase, budget: Budget, held: str | None = None
 ) -> PlanChoice:
     """Choose a plan for a run's step.
 

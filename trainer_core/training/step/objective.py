@@ -56,9 +56,7 @@ _PREDICTED = {
 
 
 def make_weighting(
-    settings: LossSection,
-    learned: LearnedWeight | None,
-    parameterization: Parameterization = FLOW,
+    settings: LossSection, learned: LearnedWeight | None, parameterization: Parameterization = FLOW
 ) -> SigmaWeight | None:
     """How much each noise level counts; None where all count alike.
 

@@ -35,15 +35,7 @@ from ..checkpoints.checkpoint_search import BEST, best_step
 from ..checkpoints.run_folder import METRICS, read_record, version_number
 from ..checkpoints.run_names import CHECKPOINTS
 from ..metrics.metrics_file import read_metrics
-from ..observer import (
-    Event,
-    Noted,
-    Observer,
-    RunCancelledError,
-    RunRequests,
-    RunStarted,
-    StopCause,
-)
+from ..observer import Event, Noted, Observer, RunCancelledError, RunRequests, RunStarted, StopCause
 from ..prepare.encode_dataset import content_hashes, prepare
 from ..recorder import EARLY_STOP
 from ..run import train
@@ -177,12 +169,7 @@ Begin = Callable[[Trial, TrialWatch], str]
 
 
 def run_sweep(
-    trials: Sequence[Trial],
-    folder: Path,
-    begin: Begin,
-    *,
-    content: str,
-    stop_hopeless: bool = True,
+    trials: Sequence[Trial], folder: Path, begin: Begin, *, content: str, stop_hopeless: bool = True
 ) -> SweepResult:
     """Train every trial that has not ended yet, also those that have failed.
 
@@ -523,13 +510,7 @@ def sweep(
             raise
 
     try:
-        return run_sweep(
-            trials,
-            folder,
-            begin,
-            content=content,
-            stop_hopeless=stop_hopeless,
-        )
+        return run_sweep(trials, folder, begin, content=content, stop_hopeless=stop_hopeless)
     finally:
         keeping.drop_base()
 

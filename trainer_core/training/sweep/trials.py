@@ -207,10 +207,7 @@ def file_trials(
         if text.partition("=")[0].strip() in swept:
             raise _wrong(path, f"{text} and the sweep set the same setting")
     return name, make_trials(
-        sweep.combinations,
-        name,
-        lambda own: load_config(sweep.run, [*overrides, *own]),
-        str(path),
+        sweep.combinations, name, lambda own: load_config(sweep.run, [*overrides, *own]), str(path)
     )
 
 

@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 
@@ -61,10 +61,6 @@ from .observer import (
 )
 from .prepare.encode_dataset import Prepared
 
-if TYPE_CHECKING:
-    from types import TracebackType
-
-
 _CHECKPOINT, _METRICS = "the checkpoint", "metrics.jsonl"
 _PREVIEW, _MOVIE = "a preview", "a preview as MP4"
 
@@ -97,7 +93,7 @@ _IMAGE_AXES = 3
 
 
 class Recorder:
-    """Writes one run down; only the first process of a run has one. Leaving it closes its files.
+    """Writes one run down; only the first process of a run has one.
 
     Args:
         state: What is trained; it says how many steps were made before.
@@ -462,15 +458,8 @@ class Recorder:
         metadata = adapter_metadata(state, header, self._config.output.metadata)
         write_adapter(path, state, layout, self._key_map, metadata, dtype, proof=proof)
 
-    def __enter__(self) -> Recorder:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """Close its files."""
         self._metrics.close()
 
 

@@ -196,16 +196,18 @@ def _train(
         with (
             # The run file keeps the user's words, so that another machine may choose anew.
             _open_folder(config, start, hashes, workflow, memory, requested_steps) as folder,
-            Recorder(
-                folder,
-                config,
-                run.state,
-                key_map=data.family.layers.key_map,
-                settings={**planned.settings, SCHEDULE: run.replanned},
-                header=header,
-                observer=observer,
-                frame_rate=preview_rate(config, data.family),
-                course=course_of(run),
+            contextlib.closing(
+                Recorder(
+                    folder,
+                    config,
+                    run.state,
+                    key_map=data.family.layers.key_map,
+                    settings={**planned.settings, SCHEDULE: run.replanned},
+                    header=header,
+                    observer=observer,
+                    frame_rate=preview_rate(config, data.family),
+                    course=course_of(run),
+                )
             ) as recorder,
         ):
             observer.notify(RunStarted(_summary(run, folder)))

@@ -64,7 +64,8 @@ def train_loaded(run: Loaded, recorder: Recorder | None) -> tuple[str, int]:
     passes = (run.processes.passes,) if run.preservation else ()
     maker = _routed(run, base_answers(run, step_maker(run, plan.batches, shares.part, *passes)))
     clock = StepClock(device)
-    with ReadAhead(maker.prepare, plan.following(run.steps)) as ahead, _compiled(run):
+    reading = ReadAhead(maker.prepare, plan.following(run.steps))
+    with contextlib.closing(reading) as ahead, _compiled(run):
         maker = replace(maker, ahead=clock.waiting(ahead))
         split = SplitBatches(maker, enabled=not run.processes.sharded)
         end = Trainer(

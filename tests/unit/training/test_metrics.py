@@ -1,4 +1,5 @@
 import json
+from contextlib import closing
 
 import torch
 
@@ -17,7 +18,7 @@ def result(step, loss=0.5):
 
 def test_lines_have_the_documented_fields_and_exact_numbers(tmp_path):
     path = tmp_path / "metrics.jsonl"
-    with MetricsWriter(path, 0, refuse) as writer:
+    with closing(MetricsWriter(path, 0, refuse)) as writer:
         writer.write(result(1, loss=0.1 + 0.2))
     fields = json.loads(path.read_text())
     assert list(fields) == [
@@ -36,12 +37,12 @@ def test_lines_have_the_documented_fields_and_exact_numbers(tmp_path):
 
 def test_resume_cuts_off_later_steps_and_half_lines(tmp_path):
     path = tmp_path / "metrics.jsonl"
-    with MetricsWriter(path, 0, refuse) as writer:
+    with closing(MetricsWriter(path, 0, refuse)) as writer:
         for step in range(1, 5):
             writer.write(result(step))
     whole = path.read_text()
     path.write_text(whole + '{"step": 5, "los')
-    with MetricsWriter(path, 2, refuse) as writer:
+    with closing(MetricsWriter(path, 2, refuse)) as writer:
         assert [step.step for step in read_metrics(path)] == [1, 2]
         writer.write(result(3))
     assert path.read_text() == "".join(whole.splitlines(keepends=True)[:3])

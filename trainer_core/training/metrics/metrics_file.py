@@ -14,7 +14,7 @@ from array import array
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 
@@ -25,10 +25,6 @@ from ...filesystem.text_files import parse_json, read_lines
 from ...types import StepResult
 from .tensorboard import TensorBoard
 from .tracker import Tracker
-
-if TYPE_CHECKING:
-    from types import TracebackType
-
 
 MOST = 100_000
 """Lines that are kept in memory, some 30 MB; of more the oldest are lost."""
@@ -261,17 +257,6 @@ class MetricsWriter:
         self._lines.close()
         for tracker in self._trackers:
             tracker.close()
-
-    def __enter__(self) -> MetricsWriter:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 _ABSENT = {"loss": math.nan, "grad_norm": math.nan}

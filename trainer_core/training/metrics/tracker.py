@@ -15,8 +15,6 @@ from ...errors import TrainerError
 from ...types import StepResult
 
 _PLAIN = ("loss", "learning_rate", "grad_norm", "sigma_mean", "step_seconds")
-_SMOOTH = 0.98
-"""Of a running mean: about the last 50 values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,16 +121,21 @@ def _reason(error: Exception) -> str:
 
 
 class RunningMeans:
-    """Means of the last values by name, each free of the zero that it would start from."""
+    """Means of the last values by name, each free of the zero that it would start from.
 
-    def __init__(self) -> None:
+    Args:
+        smooth: How much of a mean each value keeps; 0.98 are about the last 50 values.
+    """
+
+    def __init__(self, smooth: float = 0.98) -> None:
+        self._smooth = smooth
         self._sums: dict[str, tuple[float, float]] = {}
 
     def add(self, name: str, value: float) -> float:
         """Take a value in and give the mean."""
         total, weight = self._sums.get(name, (0.0, 0.0))
-        total = _SMOOTH * total + (1 - _SMOOTH) * value
-        weight = _SMOOTH * weight + (1 - _SMOOTH)
+        total = self._smooth * total + (1 - self._smooth) * value
+        weight = self._smooth * weight + (1 - self._smooth)
         self._sums[name] = total, weight
         return total / weight
 

@@ -16,7 +16,7 @@ _DEPTH = 4
 class ReadAhead(Generic[Read]):
     """Makes what will be asked for next in a thread; what it gives is what `make` gives.
 
-    An error of `make` comes out where its micro-batch is asked for. Leaving it ends the thread.
+    An error of `make` comes out where its micro-batch is asked for. Closing it ends the thread.
 
     Args:
         make: Step and micro-batch to what is asked for; changes nothing.
@@ -60,9 +60,3 @@ class ReadAhead(Generic[Read]):
         """Forget what was read and wait for the thread to end."""
         self._ready.clear()
         self._thread.shutdown(wait=True, cancel_futures=True)
-
-    def __enter__(self) -> ReadAhead[Read]:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

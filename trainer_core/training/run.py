@@ -193,25 +193,24 @@ def _train(
             return RunResult(Path(config.output.dir), status, step, (), (), ())
         memory = planned.config.memory
         header = run_header(planned.recorded, data, precision, hashes, workflow, observer, marks)
-        with (
-            # The run file keeps the user's words, so that another machine may choose anew.
-            _open_folder(config, start, hashes, workflow, memory, requested_steps) as folder,
-            contextlib.closing(
-                Recorder(
-                    folder,
-                    config,
-                    run.state,
-                    key_map=data.family.layers.key_map,
-                    settings={**planned.settings, SCHEDULE: run.replanned},
-                    header=header,
-                    observer=observer,
-                    frame_rate=preview_rate(config, data.family),
-                    course=course_of(run),
-                )
-            ) as recorder,
-        ):
-            observer.notify(RunStarted(_summary(run, folder)))
-            return recorder.finish(*train_loaded(run, recorder))
+        # The run file keeps the user's words, so that another machine may choose anew.
+        folder = at_end.enter_context(
+            _open_folder(config, start, hashes, workflow, memory, requested_steps)
+        )
+        recorder = Recorder(
+            folder,
+            config,
+            run.state,
+            key_map=data.family.layers.key_map,
+            settings={**planned.settings, SCHEDULE: run.replanned},
+            header=header,
+            observer=observer,
+            frame_rate=preview_rate(config, data.family),
+            course=course_of(run),
+        )
+        at_end.callback(recorder.close)
+        observer.notify(RunStarted(_summary(run, folder)))
+        return recorder.finish(*train_loaded(run, recorder))
 
 
 def _fitted(config: RunConfig, data: Prepared, observer: Observer) -> RunConfig:

@@ -267,11 +267,9 @@ def plan_weights(
 
 def is_quantized(location: BaseLocation) -> bool:
     """Whether a library has quantized the base, which then keeps its format."""
-    path = location.denoiser / "config.json"
-    return location.file is None and _names_quantization(read_json(path))
-
-
-def _names_quantization(settings: Mapping[str, Any]) -> bool:
+    if location.file is not None:
+        return False
+    settings = read_json(location.denoiser / "config.json")
     return isinstance(settings.get("quantization_config"), dict)
 
 
@@ -296,7 +294,7 @@ def _plan_folder(
     folder = location.denoiser
     kind = _class_of(spec.transformer, folder)
     settings = read_json(folder / "config.json")
-    if packing is not None and _names_quantization(settings):
+    if packing is not None and is_quantized(location):
         raise BaseModelError(
             f"memory.base_format is {packing.base_format}, and {folder} is quantized already",
             "a base in bf16, fp16 or fp32, where the trainer is to choose the format",

@@ -63,7 +63,7 @@ from ...inference.encoders import (
 )
 from ...inference.sampler import Sampler
 from ...offload.machine import Machine
-from ...types import ClipPart, FrameGrid, Sample
+from ...types import ClipPart, Sample
 from ...weights.base_location import BaseLocation, file_identity, folder_identity
 from ...weights.loading import file_settings
 from ..observer import Noted, Observer, RunCancelledError, Warned, report_progress
@@ -139,8 +139,7 @@ def prepare(
             check(finished.location)
         _warn(observer, processes, unmet(config, finished.dataset))
         return finished
-    _require_dataset(config)
-    memory = _memory(config)
+    memory = FileMemory(cache_folder(config), trust=not config.cache.verify)
     endpoints = endpoint_kinds(config.dataset, family.starts)
     found = _scan(config, within, memory, family.clips)
     _warn(observer, processes, found.problems)
@@ -156,13 +155,19 @@ def prepare(
     )
     encoders = _source(config, family, location, processes, make_source, machine)
     warnings = _found_notes(found.samples, config.dataset, weighs=encoders.weighs)
-    _begin_encoding(config, observer, processes)
+    if processes.index == 0:
+        for note in remove_leftovers(*cache_folders(cache_folder(config))):
+            observer.notify(Noted(note))
+    else:
+        cancel_together(processes, False)  # until the first has encoded; the others then only read
     encode = functools.partial(_encode, config, family, location, plan, memory, encoders, endpoints)
     with contextlib.closing(encoders):
         dataset, prompts = _encode_in_order(encode, observer, processes)
     if processes.index == 0:
         collect_cache(config, dataset, prompts, observer)
-        notes = *_cache_notes(dataset), *_long_captions(config, found.samples, location, encoders)
+        again = (f"{each}, was damaged and is encoded again" for each in dataset.damaged)
+        long = _long_captions(config, found.samples, location, encoders)
+        notes = (*dataset.problems, *again, *long)
         if endpoints and (first := _first_clip(plan)) and config.preview.prompts:
             beside = "" if not any(config.preview.controls) else " without an image of their own"
             observer.notify(Noted(f"previews{beside} begin with the first frame of {first.name}"))
@@ -170,20 +175,18 @@ def prepare(
     return Prepared(family, location, dataset, prompts, encoders)
 
 
-def _begin_encoding(config: RunConfig, observer: Observer, processes: Processes) -> None:
-    """Let the first process go on; the others wait until it has encoded, and then only read."""
-    if processes.index > 0:
-        cancel_together(processes, False)
-        return
-    for note in remove_leftovers(*cache_folders(cache_folder(config))):
-        observer.notify(Noted(note))
-
-
 def _scan(
     config: RunConfig, within: AllowedFolders | None, memory: FileMemory, grid: FrameGrid | None
 ) -> Scan:
+    """The samples of a run's folders; a slider has none."""
     if config.dataset.slider.is_on:
         return Scan((), ())
+    if not config.dataset.path:
+        raise ConfigError(
+            "dataset.path: nothing",
+            "a folder with images and captions",
+            "Set dataset.path in the run file or on the command line: dataset.path=FOLDER.",
+        )
     return scan_all(config.dataset, within, seed=config.seed, remembered=memory, grid=grid)
 
 
@@ -191,20 +194,6 @@ def _warn(observer: Observer, processes: Processes, notes: Iterable[str]) -> Non
     """Once, of however many processes."""
     for note in notes if processes.index == 0 else ():
         observer.notify(Warned(note))
-
-
-def _require_dataset(config: RunConfig) -> None:
-    if not config.dataset.path and not config.dataset.slider.is_on:
-        raise ConfigError(
-            "dataset.path: nothing",
-            "a folder with images and captions",
-            "Set dataset.path in the run file or on the command line: dataset.path=FOLDER.",
-        )
-
-
-def _cache_notes(dataset: CachedDataset) -> list[str]:
-    again = (f"{each}, was damaged and is encoded again" for each in dataset.damaged)
-    return [*dataset.problems, *again]
 
 
 def _found_notes(
@@ -234,10 +223,6 @@ def _trainable(
     require_control_images(trained, dataset, variant, fixed)
     require_droppable(dataset, variant, fixed)
     return trained
-
-
-def _memory(config: RunConfig) -> FileMemory:
-    return FileMemory(cache_folder(config), trust=not config.cache.verify)
 
 
 def _long_captions(

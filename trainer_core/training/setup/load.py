@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,6 +32,7 @@ from ..checkpoints.train_state import TrainState
 from ..memory.device_errors import explained
 from ..metrics.loss_ledger import Ledger
 from ..objectives.preservation import Preservation, compute_missing, plan_trajectories
+from ..objectives.preservation_twins import without_adapter
 from ..objectives.slider import made_images
 from ..observer import CacheProgress, Noted, Observer, RunCancelledError, Warned, report_progress
 from ..optimizers import OPTIMIZERS, make_optimizer
@@ -125,7 +126,7 @@ def load(
         norms = weight_norms(adapter) if config.training.max_weight_norm else None
         blocks = repeated_blocks(transformer, data.family.layers.repeated_blocks)
         processes.shard(transformer, blocks, adapter.parameters())
-    preservation, slider = _made_before(
+    preservation, slider = _generate_by_base(
         config,
         data,
         transformer,
@@ -143,8 +144,12 @@ def load(
         _notify_of_adapter(adapter, config.training.optimizer, observer, summary)
     state = _initial_state(config, adapter, norms)
     state.ledger = Ledger(len(data.dataset), lambda index: data.dataset.items[index].name)
-    if (note := _restore(state, start, config)) and processes.index == 0:
-        observer.notify(Noted(note))
+    if start.checkpoint is not None:
+        note = state.restore(start.checkpoint, config.training.optimizer)
+        if any(each.setting in _BY_HAND for each in start.changes):
+            state.restores = 0
+        if note and processes.index == 0:
+            observer.notify(Noted(note))
     steps, replanned = run_length(config), replan_schedule(config, start.checkpoint)
     # Once: a run that is stopped again goes on as it was told.
     if replanned is not None and replanned.step == state.step and processes.index == 0:
@@ -181,17 +186,7 @@ def _initial_state(
     return TrainState(adapter, optimizer, learned=learned, average=average, limit=limit, best=best)
 
 
-def _restore(state: TrainState, start: Start, config: RunConfig) -> str:
-    """Restore the checkpoint, where there is one; what is not taken over from it, in words."""
-    if start.checkpoint is None:
-        return ""
-    note = state.restore(start.checkpoint, config.training.optimizer)
-    if any(each.setting in _BY_HAND for each in start.changes):
-        state.restores = 0
-    return note
-
-
-def _made_before(
+def _generate_by_base(
     config: RunConfig,
     data: Prepared,
     transformer: torch.nn.Module,
@@ -201,74 +196,52 @@ def _made_before(
     processes: Processes,
     observer: Observer,
 ) -> tuple[Preservation | None, Preservation | None]:
-    """What the base makes before the first step: points that it is held to, a slider's images."""
-    # It depends on the numbers that the base computes with.
+    """Let the base, without its adapter, make what a run needs of it before the first step.
+
+    Returns:
+        The points that the base is held to, and the images of a slider.
+    """
+    # They depend on the numbers that the base computes with.
     ways = (config.memory.base_format, config.memory.compute)
     numbers = " ".join([base, *(way for way in ways if way not in {"auto", "dense"})])
-    make = functools.partial(_made_by_base, config, data, transformer, adapter, processes, observer)
-    place = cache_folder(config)
     plan = functools.partial(
-        plan_trajectories, config, data.family, data.location, data.dataset, place, numbers
+        plan_trajectories,
+        config,
+        data.family,
+        data.location,
+        data.dataset,
+        cache_folder(config),
+        numbers,
     )
-    kept, images = plan(), plan(slider=True)
-    preservation = make(kept, "samples of what the base does, to keep it")
-    slider = make(images, "images to train the slider on")
+    preservation, slider = plan(), plan(slider=True)
+    predict = functools.partial(
+        data.family.prediction.predict, transformer, guidance=config.training.guidance
+    )
+    device, size = processes.device, config.training.batch_size
+    for trajectories, what in (
+        (preservation, "samples of what the base does, to keep it"),
+        (slider, "images to train the slider on"),
+    ):
+        if trajectories is None:
+            continue
+        report = functools.partial(report_progress, observer, what)
+        if processes.sharded:
+            # The others may be in the middle of a pass, so this is not left half way.
+            report = lambda done, total, what=what: observer.notify(  # noqa: E731
+                CacheProgress(done, total, what)
+            )
+        cancelled = False
+        with without_adapter(adapter), processes.leading(transformer) as leads:
+            try:
+                if leads:
+                    compute_missing(trajectories, predict, transformer, device, size, report)
+            except RunCancelledError:
+                cancelled = True
+        # The others wait here and then only read.
+        cancel_together(processes, cancelled)
     if slider is not None:
         data.dataset.made = made_images(slider)
     return preservation, slider
-
-
-def _made_by_base(
-    config: RunConfig,
-    data: Prepared,
-    transformer: torch.nn.Module,
-    adapter: AttachedAdapter,
-    processes: Processes,
-    observer: Observer,
-    kept: Preservation | None,
-    what: str,
-) -> Preservation | None:
-    """Let the base, without its adapter, make the images that are not cached."""
-    if kept is None:
-        return None
-    adapter.strength = 0.0
-    done = True
-    with processes.leading(transformer) as leads:
-        if leads:
-            predict = functools.partial(
-                data.family.prediction.predict, transformer, guidance=config.training.guidance
-            )
-            compute = functools.partial(
-                compute_missing,
-                kept,
-                predict,
-                transformer,
-                processes.device,
-                config.training.batch_size,
-            )
-            done = _made(compute, what, processes, observer)
-    adapter.strength = 1.0
-    # The others wait here and then only read.
-    cancel_together(processes, not done)
-    return kept
-
-
-def _made(
-    compute: Callable[[Callable[[int, int], None]], int],
-    what: str,
-    processes: Processes,
-    observer: Observer,
-) -> bool:
-    """Let the base make images; False where the run was cancelled meanwhile."""
-    tell = functools.partial(report_progress, observer, what)
-    if processes.sharded:
-        # The others may be in the middle of a pass, so this is not left half way.
-        tell = lambda done, total: observer.notify(CacheProgress(done, total, what))  # noqa: E731
-    try:
-        compute(tell)
-    except RunCancelledError:
-        return False
-    return True
 
 
 def _notify_of_adapter(

@@ -109,13 +109,12 @@ def _named(density: str, mode_scale: float, alpha: float, beta: float) -> Densit
 
 _COSMAP = Density(
     # 1 - 1 / (tan + 1), written so that nothing is infinite at either end.
-    lambda place: _share(math.sin(math.pi * place / 2), math.cos(math.pi * place / 2)),
+    lambda place: (
+        math.sin(math.pi * place / 2)
+        / (math.sin(math.pi * place / 2) + math.cos(math.pi * place / 2))
+    ),
     lambda sigma: math.atan2(sigma, 1 - sigma) * 2 / math.pi,
 )
-
-
-def _share(one: float, other: float) -> float:
-    return one / (one + other)
 
 
 def _cut_off(density: Density, minimum: float, maximum: float) -> Callable[[float], float]:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import torch
 
 from ..config import MemorySection
+from ..config.dialect import format_value
 from ..errors import RunError
 from ..printable import gibibytes
 from ..quantization.formats import FORMATS
@@ -275,7 +276,7 @@ def _too_large(sizes: StepSizes, settings: MemorySection, budget: Budget) -> Run
         fitting = [plan for plan in possible_plans(sizes, relaxed, budget) if plan.fits(budget)]
         if fitting:
             best = min(fitting, key=lambda plan: _order(plan, settings.plan))
-            values = [f"memory.{name} to {_shown(getattr(best, name))}" for name in change]
+            values = [f"memory.{name} to {format_value(getattr(best, name))}" for name in change]
             remedy = f"Set {', '.join(values)}: {describe(best)}."
             return RunError(found, "a plan that fits", remedy)
     least = _smallest(sizes, settings.model_copy(update=_FREE), budget)
@@ -322,10 +323,6 @@ def describe(plan: MemoryPlan) -> str:
     again = "" if kept == plan.blocks else f", {kept} of {plan.blocks} checkpointed"
     inputs = ", inputs in RAM" if plan.checkpoint_inputs == "ram" else ""
     return f"{plan.base_format}, {swap}{where}{again}{inputs}, {gibibytes(plan.device)}"
-
-
-def _shown(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _choice(memory: MemorySection, plans: list[MemoryPlan], budget: Budget) -> PlanChoice:

@@ -43,9 +43,6 @@ class EmptyBase:
 def empty_base(location: BaseLocation, family: Family) -> EmptyBase:
     """Build a base's denoiser without memory.
 
-    Returns:
-        The denoiser on the meta device, with its counts.
-
     Raises:
         BaseModelError: When the base's file or settings are damaged.
     """

@@ -277,11 +277,8 @@ def _swapped(
     base, blocks = sizes.base, len(sizes.base.blocks)
     wanted = settings.blocks_to_swap
     counts = range(1, blocks + 1) if wanted is None else [min(wanted, blocks)] if wanted else []
-    masters = [
-        each
-        for each in MASTERS
-        if settings.master in {"auto", each} and _possible(each, sizes, budget)
-    ]
+    possible = {"pinned": budget.pins, "pageable": True, "file": sizes.in_file}
+    masters = [each for each in MASTERS if settings.master in {"auto", each} and possible[each]]
     for count in counts:
         swapped = evenly_spread(count, blocks)
         away = sum(base.blocks[each] for each in swapped)
@@ -313,10 +310,6 @@ def _swapped(
                     pinned=away if master == "pinned" else stage,
                     transfer=sent / link_speed(master, budget),
                 )
-
-
-def _possible(master: str, sizes: FormatSizes, budget: Budget) -> bool:
-    return {"pinned": budget.pins, "pageable": True, "file": sizes.in_file}[master]
 
 
 def link_speed(master: str, budget: Budget) -> float:

@@ -222,9 +222,6 @@ def open_tensors(
         source: A file, a part of one, or tensors in memory.
         any_format: Whether tensors may be of number formats that are not read; they are listed.
 
-    Yields:
-        The file, closed after the block.
-
     Raises:
         TrainerError: Of the wording's class, when it is not there, cannot be read, is a pickle
             (which is never opened as one), or is no whole safetensors file.
@@ -277,7 +274,8 @@ def read_whole(
         with path.open("rb", buffering=0) as file:
             size = os.fstat(file.fileno()).st_size
             fits = memory is not None and size <= len(memory)
-            content = memory[:size] if memory is not None and fits else _bytes_of(size)
+            taken = memory if memory is not None and fits else torch.empty(size, dtype=torch.uint8)
+            content = taken[:size]
             held = content.numpy()
             count = 0
             while count < len(held) and (more := file.readinto(held.data[count:])):
@@ -292,10 +290,6 @@ def read_whole(
         with open_tensors(path, wording) as careful:
             return careful.read_all(), dict(careful.metadata)
     return {key: _view(content, info) for key, info in tensors.items()}, metadata
-
-
-def _bytes_of(size: int) -> Tensor:
-    return torch.empty(size, dtype=torch.uint8)
 
 
 def _view(content: Tensor, info: TensorInfo) -> Tensor:
@@ -387,7 +381,9 @@ def _parsed(
     entries = _parse_text(content.decode("utf-8"))
     if not isinstance(entries, dict):
         raise ValueError("its header is no object")
-    metadata = _strings(entries.pop("__metadata__", {}))
+    metadata = entries.pop("__metadata__", {})
+    if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
+        raise ValueError("its metadata is no object of strings")
     begin = _LENGTH + length
     tensors = {key: _info(key, entry, begin, any_format) for key, entry in entries.items()}
     _check_places(tensors, begin, size)
@@ -403,12 +399,6 @@ def _parse_text(text: str) -> Any:
         except UnicodeEncodeError as error:
             raise ValueError("its header holds a lone surrogate, which is no text") from error
     return entries
-
-
-def _strings(value: Any) -> dict[str, str]:
-    if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
-        raise ValueError("its metadata is no object of strings")
-    return value
 
 
 def _info(key: str, entry: Any, begin: int, any_format: bool) -> TensorInfo:

@@ -125,7 +125,8 @@ def stream_tensors(
             file.write(_header(outlines, metadata or {}))
             expected = iter(outlines.items())
             for name, tensor in tensors:
-                _check(path, name, tensor, next(expected, None))
+                if next(expected, None) != (name, Outline.of(tensor)):
+                    raise _unexpected(path, f"{name!r} of {tensor.dtype} {tuple(tensor.shape)}")
                 _write_tensor(file, tensor)
             missing = next(expected, None)
             if missing is not None:
@@ -153,11 +154,6 @@ def _header(outlines: Mapping[str, Outline], metadata: Mapping[str, str]) -> byt
     text = json.dumps(entries, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % _ALIGNMENT)
     return len(text).to_bytes(8, "little") + text
-
-
-def _check(path: Path, name: str, tensor: Tensor, wanted: tuple[str, Outline] | None) -> None:
-    if wanted != (name, Outline.of(tensor)):
-        raise _unexpected(path, f"{name!r} of {tensor.dtype} {tuple(tensor.shape)}")
 
 
 def _unexpected(path: Path, found: str) -> StorageError:

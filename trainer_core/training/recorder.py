@@ -351,9 +351,6 @@ class Recorder:
         Args:
             status: ``done`` or ``cancelled``.
 
-        Returns:
-            Where everything is.
-
         Raises:
             StorageError: When adapter or state cannot be written; it names what is whole.
         """

@@ -37,7 +37,7 @@ from ..inference.sampler import preview_rate
 from ..offload.machine import Machine
 from ..requirements import installed_versions
 from ..types import RunResult, RunSummary
-from .checkpoints.base_adapter_marks import Mark, base_adapter_marks, in_words
+from .checkpoints.base_adapter_marks import base_adapter_marks, in_words
 from .checkpoints.checkpoint import require_newest
 from .checkpoints.longer_run import SCHEDULE
 from .checkpoints.run_folder import ASKED, RunFolder, create_version, open_version
@@ -182,7 +182,9 @@ def _train(
             precision=precision,
             start=start,
             # What the base makes depends on all that is part of it.
-            base=" ".join([hashes["base"], *(_numbers(each) for each in marks)]),
+            base=" ".join(
+                [hashes["base"], *(f"{m['sha256']} {m['strength']} {m['when']}" for m in marks)]
+            ),
             machine=machine,
             at_end=at_end,
             pace=planned.pace,
@@ -222,10 +224,6 @@ def _fitted(config: RunConfig, data: Prepared, observer: Observer) -> RunConfig:
         if note:
             observer.notify(Noted(note))
     return config
-
-
-def _numbers(mark: Mark) -> str:
-    return f"{mark['sha256']} {mark['strength']} {mark['when']}"
 
 
 _PLANNED = {

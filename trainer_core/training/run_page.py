@@ -43,9 +43,6 @@ def run_page(version: Path) -> str:
     Args:
         version: A version's folder; it may be that of a run which trains now.
 
-    Returns:
-        A whole HTML document.
-
     Raises:
         InputError: When its record is damaged.
     """

@@ -56,7 +56,8 @@ def train_loaded(run: Loaded, recorder: Recorder | None) -> tuple[str, int]:
     training, device = run.config.training, run.processes.device
     shares = Shares(training, run.processes.index, run.processes.count)
     plan = StepPlan(batch_plan(run), shares.dealt, times_trained(run.config))
-    if _starts_from_inputs(run) and not _initialize_from_inputs(run):
+    starts_from_inputs = run.config.adapter.init == "eva" and not run.state.step
+    if starts_from_inputs and not _initialize_from_inputs(run):
         if recorder is not None:
             recorder.save(0)
         return "cancelled", 0
@@ -89,11 +90,6 @@ def train_loaded(run: Loaded, recorder: Recorder | None) -> tuple[str, int]:
     if recorder is not None:
         _note_limit(run)
     return end
-
-
-def _starts_from_inputs(run: Loaded) -> bool:
-    """Whether to initialize the adapter from the inputs of its layers (EVA)."""
-    return run.config.adapter.init == "eva" and not run.state.step
 
 
 def _initialize_from_inputs(run: Loaded) -> bool:

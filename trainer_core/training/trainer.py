@@ -223,9 +223,6 @@ class Trainer:
         Args:
             step: From 1.
             samples: Number of samples in the step, in all processes. The loss is their mean.
-
-        Returns:
-            Loss and sample errors of each micro-batch.
         """
         # The micro-batches of a slider flip the sign of the adapter's strength.
         slider, adapter = self.config.dataset.slider.is_on, self.state.adapter
@@ -395,7 +392,9 @@ class Trainer:
         trained_nothing = first == 1 and step == self.steps
         if in_a_row <= skips and not trained_nothing:
             count = f"{in_a_row} in a row, {skips} at most"
-            self._warn(f"Step {step} is left out: {what} is not finite ({count}).")
+            if self.recorder is not None:
+                line = f"Step {step} is left out: {what} is not finite ({count})."
+                self.observer.notify(Warned(line))
             return
         remedy = self._restore_or_end(step, first)
         raise non_finite_error(step, what, micro_steps, remedy, self._broken_place(step))
@@ -467,10 +466,6 @@ class Trainer:
     def _any(self, flag: bool) -> bool:
         """Whether any process asks."""
         return self.processes.sum_numbers([float(flag)])[0] > 0
-
-    def _warn(self, line: str) -> None:
-        if self.recorder is not None:
-            self.observer.notify(Warned(line))
 
 
 def _is_due(step: int, every: int) -> bool:

@@ -238,9 +238,6 @@ def check_formats(file: WeightFile) -> Formats:
     Args:
         file: An opened file. Only its notes on formats are read, no weight.
 
-    Returns:
-        How each weight is to be read.
-
     Raises:
         BaseModelError: When a weight is in a format that is not read here, or a scale is missing
             or stands beside a weight that nothing says is scaled.

@@ -52,9 +52,6 @@ def load_frozen(
             imported here, because that takes seconds.
         device: Where the model computes.
 
-    Returns:
-        The model.
-
     Raises:
         BaseModelError: When the installed library does not know the class, or the files are damaged
             or lack weights.

@@ -143,9 +143,6 @@ class TensorReader:
         Args:
             name: A name in the file's ``packed``.
 
-        Returns:
-            How it is read, and its parts.
-
         Raises:
             BaseModelError: When the file cannot be read, or a scale is not finite.
         """

@@ -89,9 +89,6 @@ def save_checkpoint(
         settings: The settings that decide the run, by YAML path, as JSON values.
         facts: What else ``state.json`` keeps, for others than a run that goes on.
 
-    Returns:
-        The checkpoint's folder.
-
     Raises:
         NonFiniteError: When a weight is not finite; nothing is written.
         StorageError: When the disk is full or not writable; older checkpoints are intact.

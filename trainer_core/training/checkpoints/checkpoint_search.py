@@ -195,9 +195,6 @@ def resume_advice(
         resumed_from: The step that this attempt went on from; 0 when it began from the start.
         learning_rate: The highest of the run.
         first: Of the steps in a row that were not finite; unset: the one that broke.
-
-    Returns:
-        What to do, for the command line and for ComfyUI.
     """
     saved = [int(path.name) for path in checkpoint_folders(checkpoints)]
     fine = [each for each in saved if each < (first or step) - 1]

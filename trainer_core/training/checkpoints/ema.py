@@ -88,10 +88,10 @@ class FactorAverages:
     def __init__(self, settings: EmaSection, factors: Mapping[str, Tensor]) -> None:
         self._settings = settings
         self._factors = dict(factors)
-        self._averages = {name: self._made(share) for name, share in _shares(settings).items()}
-
-    def _made(self, share: Callable[[int], float]) -> RunningAverage:
-        return RunningAverage(share, {name: _wide(each) for name, each in self._factors.items()})
+        self._averages = {
+            name: RunningAverage(share, {n: _wide(each) for n, each in factors.items()})
+            for name, share in _shares(settings).items()
+        }
 
     @property
     def shown(self) -> Mapping[str, Tensor] | None:

@@ -307,9 +307,6 @@ def remove_dead_versions(root: Path) -> list[Path]:
 
     Args:
         root: ``<output.dir>/<output.name>``.
-
-    Returns:
-        What was removed.
     """
     return [path for path in versions(root) if _came_to_nothing(path) and _remove(path)]
 

@@ -117,9 +117,6 @@ def changed_settings(checkpoint: Checkpoint, settings: Mapping[str, Any]) -> lis
 
     A setting that the checkpoint does not know is newer than it: it was made with what is now the
     default, or, where it does not decide the weights, with nobody knows what.
-
-    Returns:
-        What differs, by path.
     """
     before = flattened(RunConfig().model_dump(mode="json")) | dict(checkpoint.settings)
     before[FORMAT] = checkpoint_base_format(checkpoint)
@@ -130,9 +127,9 @@ def changed_settings(checkpoint: Checkpoint, settings: Mapping[str, Any]) -> lis
         same = are_same if path == ADAPTERS else operator.eq
         if path != _SOURCE and not same(before.get(path), settings.get(path)):
             changes.append(Change(path, before.get(path), settings.get(path)))
-    if _same_source(checkpoint, settings) and any(
-        change.setting == "training.precision" for change in changes
-    ):
+    source = settings.get(_SOURCE)
+    same_source = source is not None and checkpoint.settings.get(_SOURCE) == source
+    if same_source and any(change.setting == "training.precision" for change in changes):
         # The same images and captions, encoded in the other precision.
         changes = [change for change in changes if change.setting != _DATASET]
     return changes
@@ -191,11 +188,6 @@ def recorded_changes(
     known = record.get("changes")
     kept = [each for each in known if each["step"] < step] if isinstance(known, list) else []
     return [*kept, *(change.record(step) for change in changes)]
-
-
-def _same_source(checkpoint: Checkpoint, settings: Mapping[str, Any]) -> bool:
-    source = settings.get(_SOURCE)
-    return source is not None and checkpoint.settings.get(_SOURCE) == source
 
 
 def _is_digest(value: Any) -> bool:

@@ -22,7 +22,6 @@ from ...bases.base_adapters import outline_base_adapters
 from ...bases.locate import locate_base
 from ...config import MemorySection, RunConfig
 from ...data.cache.build import cache_folder
-from ...data.cache.cache_file import Entry
 from ...data.cache.cached_dataset import CachedItem
 from ...device import DTYPES, resolve_precision
 from ...errors import RunError
@@ -96,14 +95,11 @@ def text_tokens(items: Iterable[CachedItem]) -> int:
         items: Samples whose files are there; their headers alone are read.
     """
     lengths: list[int] = []
-    for path in {entry.path for item in items for entry in _texts_of(item)}:
+    texts = ((item.text, item.empty_text, *item.class_texts[:1]) for item in items)
+    for path in {entry.path for entries in texts for entry in entries}:
         with open_tensors(path) as file:
             lengths.append(file.tensors["text_embeddings"].shape[0])
     return max(lengths)
-
-
-def _texts_of(item: CachedItem) -> tuple[Entry, ...]:
-    return (item.text, item.empty_text, *item.class_texts[:1])
 
 
 def largest_sample(items: Iterable[CachedItem]) -> tuple[tuple[Bucket, ...], int]:

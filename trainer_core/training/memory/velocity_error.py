@@ -52,9 +52,6 @@ def cached_velocity_error(config: RunConfig, device: torch.device) -> float:
     Args:
         config: A run file with ``cache.manifest``.
 
-    Returns:
-        As `velocity_error`.
-
     Raises:
         InputError: When cache, base or settings cannot be used.
         torch.OutOfMemoryError: When the dense base does not fit.

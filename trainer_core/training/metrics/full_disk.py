@@ -35,9 +35,6 @@ class Unwritten:
         Args:
             what: Its name in messages, such as "checkpoint".
             write: Writes it whole or not at all.
-
-        Returns:
-            Whether it is written.
         """
         try:
             write()

@@ -70,11 +70,6 @@ def _prodigy_schedule_free(shape: Sequence[int]) -> float:
     return 4.0 * size + 4.0 * size / 11 + squares
 
 
-def _muon(shape: Sequence[int]) -> float:
-    """The momentum of matrices, the two moments of the rest."""
-    return _whole(shape, 1 if len(shape) == 2 else 2)
-
-
 _bnb = partial(partial, bitsandbytes)
 
 OPTIMIZERS: Mapping[str, OptimizerKind] = {
@@ -123,7 +118,8 @@ OPTIMIZERS: Mapping[str, OptimizerKind] = {
         prodigy_schedule_free, _prodigy_schedule_free, "prodigyplus", pace=None
     ),
     "came": OptimizerKind(came, partial(_rows_and_columns, whole=1, factored=2), "came_pytorch"),
-    "muon": OptimizerKind(muon, _muon),
+    # The momentum of matrices, the two moments of the rest.
+    "muon": OptimizerKind(muon, lambda shape: _whole(shape, 1 if len(shape) == 2 else 2)),
     "sgd": OptimizerKind(sgd, partial(_whole, count=0), pace=None, beta1_moment=True),
 }
 """By their names in the run file."""

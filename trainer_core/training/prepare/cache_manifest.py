@@ -117,9 +117,6 @@ def write_manifest(path: Path, cache: Manifest) -> None:
 def read_manifest(path: Path) -> Manifest:
     """Read the list and check that every file it names is there.
 
-    Returns:
-        The cache.
-
     Raises:
         DatasetError: When the list is damaged or of a newer version, or files are missing.
     """

@@ -63,7 +63,7 @@ from ...inference.encoders import (
 )
 from ...inference.sampler import Sampler
 from ...offload.machine import Machine
-from ...types import ClipPart, Sample
+from ...types import ClipPart, FrameGrid, Sample
 from ...weights.base_location import BaseLocation, file_identity, folder_identity
 from ...weights.loading import file_settings
 from ..observer import Noted, Observer, RunCancelledError, Warned, report_progress
@@ -96,11 +96,7 @@ class Prepared:
         return {str(size): counts[size] for size in sorted(counts)}
 
     def sampler(self, transformer: torch.nn.Module, device: torch.device) -> Sampler:
-        """Generate on a denoiser of this base.
-
-        Returns:
-            A sampler that decodes with this base's VAE.
-        """
+        """Generate on a denoiser of this base, and decode with its VAE."""
         return Sampler(self.family, self.location, transformer, self.encoders.decoder(), device)
 
 
@@ -123,9 +119,6 @@ def prepare(
         machine: What the encoders may take of the computer; unset: all that is free.
         family: The base's, where the caller made it; unset: the one that the run file names.
         check: May refuse the base that was found, before anything is encoded for it.
-
-    Returns:
-        Everything the run needs before the denoiser.
 
     Raises:
         InputError: When dataset, base or previews cannot be used.
@@ -154,7 +147,9 @@ def prepare(
         samples, config.dataset, family.latents.size_multiple, family.latents.control_size
     )
     encoders = _source(config, family, location, processes, make_source, machine)
-    warnings = _found_notes(found.samples, config.dataset, weighs=encoders.weighs)
+    # An error among these stops before anything is encoded.
+    warnings = warnings_before(found.samples, config.dataset, weighs=encoders.weighs)
+    warnings = (*warnings, *caption_notes(found.samples, config.dataset))
     if processes.index == 0:
         for note in remove_leftovers(*cache_folders(cache_folder(config))):
             observer.notify(Noted(note))
@@ -194,14 +189,6 @@ def _warn(observer: Observer, processes: Processes, notes: Iterable[str]) -> Non
     """Once, of however many processes."""
     for note in notes if processes.index == 0 else ():
         observer.notify(Warned(note))
-
-
-def _found_notes(
-    samples: Sequence[Sample], dataset: DatasetSection, *, weighs: bool
-) -> tuple[str, ...]:
-    """What the samples alone tell; an error among it stops before anything is encoded."""
-    warnings = warnings_before(samples, dataset, weighs=weighs)
-    return (*warnings, *caption_notes(samples, dataset))
 
 
 def _trainable(

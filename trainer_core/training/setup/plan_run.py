@@ -102,19 +102,16 @@ def plan_run(
             blocks = choice.plans[0].blocks
             observer.notify(MemoryPlanned(rows, budget.device_free, budget.ram_free, blocks))
     kept = {"base_format": choice.memory.base_format}
+    pace = None
+    if choice.budget is not None:
+        pace = StepPace.of(choice.plans[0], choice.budget, passes_of_step(config))
     return PlannedRun(
         config.model_copy(update={"memory": choice.memory}),
         start,
         {**settings, FORMAT: choice.memory.base_format},
         config.model_copy(update={"memory": config.memory.model_copy(update=kept)}),
-        _pace(choice, config),
+        pace,
     )
-
-
-def _pace(choice: PlanChoice, config: RunConfig) -> StepPace | None:
-    if choice.budget is None:
-        return None
-    return StepPace.of(choice.plans[0], choice.budget, passes_of_step(config))
 
 
 def _choose(

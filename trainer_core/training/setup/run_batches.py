@@ -119,7 +119,7 @@ def step_maker(
         parameterization=run.data.family.prediction.parameterization,
         passes=passes,
         stratified=config.training.sigma.stratified,
-        load_twins=_no_twins if twins is None else _with_noises(twins, noises),
+        load_twins=(lambda step, micro: None) if twins is None else _with_noises(twins, noises),
         signs=strength_signs(config),
     )
 
@@ -141,10 +141,6 @@ def base_answers(run: Loaded, maker: StepMaker) -> StepMaker:
         return maker
     answers = BaseAnswers(maker.predict, run.state.adapter, processes.device, processes.passes)
     return replace(maker, answered=answers)
-
-
-def _no_twins(step: int, micro: int) -> None:
-    """Of a run that holds its base to nothing of its own samples."""
 
 
 def _with_noises(load: Twins, noises: int) -> Callable[[int, int], tuple[Batch, int] | None]:

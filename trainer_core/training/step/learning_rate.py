@@ -43,13 +43,12 @@ def make_schedule(
     """
     rise, low, curve = warmup_length(settings, steps), settings.min_ratio, _curve(settings)
     one_cycle = settings.name == "one_cycle"
-    rising = _cosine_rise if one_cycle else _linear_rise
     # There the last step of the rise is the first of the fall.
     peak = rise - 1 if one_cycle and rise else rise
 
     def factor(step: int) -> float:
         if step <= rise and not (replanned and step > replanned[0]):
-            return rising(step, rise)
+            return _cosine_rise(step, rise) if one_cycle else step / rise
         begin, top = replanned if replanned and step > replanned[0] else (peak, 1.0)
         progress = (step - begin - 1) / max(1, steps - begin - 1)
         bottom = top if settings.name == "constant" else low
@@ -65,10 +64,6 @@ def warmup_length(settings: ScheduleSection, steps: int) -> int:
         share = _RISE
     rise = round(share * steps) if share else settings.warmup_steps
     return rise if settings.warmup_steps else min(rise, steps - 1)
-
-
-def _linear_rise(step: int, rise: int) -> float:
-    return step / rise
 
 
 def _cosine_rise(step: int, rise: int) -> float:

@@ -259,11 +259,7 @@ class StepMaker:
     begin: Callable[[int, int], None] = lambda step, micro: None
 
     def __call__(self, step: int, micro: int) -> MicroStep:
-        """Compute one micro-batch with gradients.
-
-        Returns:
-            The loss and what it was measured on.
-        """
+        """Compute one micro-batch with gradients."""
         return self.compute(self.points(step, micro), step, micro)
 
     def points(self, step: int, micro: int) -> Sequence[Points]:
@@ -276,9 +272,6 @@ class StepMaker:
         Args:
             points: What goes through the base, one pass each.
             part: Of the micro-batch, from 0; a later one has a dropout of its own.
-
-        Returns:
-            The loss and what it was measured on.
         """
         joined = self.answered(points, step, micro, part)
         # Dropout inside adapters draws from torch's global generators.
@@ -305,9 +298,6 @@ class StepMaker:
         """Read a micro-batch and mix its noise in, in memory that the device can copy from.
 
         Changes nothing and may be called in any thread.
-
-        Returns:
-            What goes through the base, one pass each.
         """
         batch, preserved = self.load(step, micro), self.load_preserved(step, micro)
         points = [] if batch is None else [self._noisy(batch, step)]
@@ -472,9 +462,6 @@ def non_finite_error(
     Args:
         what: What is not finite, such as "the loss".
         place: Where in the model, in words, where it is known.
-
-    Returns:
-        An error that names step, sigmas and samples.
     """
     samples = ", ".join(
         f"{name} (sigma {sigma:.4f})"

@@ -188,7 +188,9 @@ def run_sweep(
     with _locked(folder):
         best, known = _known(folder / RECORD)
         for trial in trials:
-            new = TrialResult(trial.name, trial.values, _identity(trial, content))
+            own = f"{content}\n{dump_config(trial.config)}"
+            identity = hashlib.sha256(own.encode()).hexdigest()
+            new = TrialResult(trial.name, trial.values, identity)
             found = known.get(trial.name)
             if found is not None and found.identity == new.identity:
                 new = replace(found, settings=trial.values)
@@ -429,10 +431,6 @@ _FITS: Mapping[str, Callable[[Any], bool]] = {
     "reason": _is_text,
 }
 """What a value of a `TrialResult` may be; its file may come from anybody."""
-
-
-def _identity(trial: Trial, content: str) -> str:
-    return hashlib.sha256(f"{content}\n{dump_config(trial.config)}".encode()).hexdigest()
 
 
 class _TrialObserver:

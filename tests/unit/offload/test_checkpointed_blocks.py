@@ -29,7 +29,7 @@ from trainer_core.offload.checkpointed_blocks import CheckpointedBlocks, checkpo
 from trainer_core.offload.host_inputs import HostArena, HostInputs
 from trainer_core.offload.machine import Machine
 from trainer_core.offload.pinned_memory import PinnedMemory
-from trainer_core.offload.transfer import PlainTransfer
+from trainer_core.offload.transfer import Transfer
 from trainer_core.training.memory.simulated_bytes import LiveBytes
 
 ADAPTERS = {
@@ -185,7 +185,7 @@ def test_a_steps_bytes_shrink_by_what_waits_in_ram():
     blocks, size = [Wide() for _ in range(6)], 1 << 22
     peaks = []
     for ram in (False, True):
-        inputs = HostInputs(HostArena(), PlainTransfer()) if ram else None
+        inputs = HostInputs(HostArena(), Transfer()) if ram else None
         calls = CheckpointedBlocks(dict(enumerate(blocks)), set(range(6)), inputs)
         for live in (LiveBytes(), LiveBytes()):
             with live:
@@ -270,7 +270,7 @@ def test_ram_that_became_too_small_is_kept_until_nobody_reads_it(monkeypatch):
     driver = LateDriver()
     monkeypatch.setattr(pinned_memory, "_runtime", lambda: driver)
 
-    class Transfer(PlainTransfer):
+    class Transfer(Transfer):
         def submit(self, copies):
             driver.reading = True
             super().submit(copies)
@@ -312,7 +312,7 @@ def test_settings_decide(memory, enabled, ram):
             assert (calls._inputs is not None) is ram
 
 
-class InOneThread(PlainTransfer):
+class InOneThread(Transfer):
     """Copies in one thread, as CUDA does from memory that is not pinned."""
 
     def __init__(self):

@@ -23,7 +23,7 @@ from trainer_core.families.registry import get_family
 from trainer_core.offload.host_weights import PageableMaster
 from trainer_core.offload.model_bytes import pack_blocks
 from trainer_core.offload.streamed_blocks import StreamedBlocks
-from trainer_core.offload.transfer import PlainTransfer
+from trainer_core.offload.transfer import Transfer
 from trainer_core.quantization.formats import FORMATS
 from trainer_core.quantization.quantized_linear import QuantizedLinear
 
@@ -90,7 +90,7 @@ def test_a_block_that_ends_in_a_packed_layer_has_its_weights_in_the_backward_pas
 
     parts = [stored.pack(torch.randn(6, 6)) for _ in range(3)]
     blocks = [nn.Sequential(nn.Tanh(), Noted(stored, (6, 6), each)) for each in parts]
-    streamed = StreamedBlocks(blocks, CPU, 1, PageableMaster(), PlainTransfer())
+    streamed = StreamedBlocks(blocks, CPU, 1, PageableMaster(), Transfer())
     slots = {slot.bytes.data_ptr() for slot in streamed._rings[0].slots}
     x = torch.randn(2, 6, requires_grad=True)
     for block in blocks:

@@ -18,8 +18,8 @@ from ...inference.comparison import Column
 from ...inference.pipeline import Candidate
 from .checkpoint import ADAPTER_FILE, checkpoint_folders
 from .checkpoint_search import best_step
+from .run_names import RUN_FILE
 
-RUN_FILE = "run.yaml"
 MOST_COLUMNS = 60
 
 
@@ -59,20 +59,22 @@ def run_columns(
     for step in steps:
         path = saved[step]
         for strength in strengths:
-            at = f" at {strength:g}" if len(strengths) > 1 or strength != 1.0 else ""
-            label = f"step {step}{at}"
+            label = f"step {step}{_at(strength, strengths)}"
             columns.append(Column(label, Candidate(path, strength), step, str(path), step == best))
     return columns
 
 
+def _at(strength: float, strengths: Sequence[float]) -> str:
+    return f" at {strength:g}" if len(strengths) > 1 or strength != 1.0 else ""
+
+
 def file_columns(files: Sequence[Path], strengths: Sequence[float]) -> list[Column]:
     """Other adapter files at each strength, named after their files."""
-    found = []
-    for file in files:
-        for strength in strengths:
-            at = f" at {strength:g}" if len(strengths) > 1 or strength != 1.0 else ""
-            found.append(Column(f"{file.stem}{at}", Candidate(file, strength), None, str(file)))
-    return found
+    return [
+        Column(f"{file.stem}{_at(strength, strengths)}", Candidate(file, strength), None, str(file))
+        for file in files
+        for strength in strengths
+    ]
 
 
 MOST_REFERENCES = 64

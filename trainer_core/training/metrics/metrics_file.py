@@ -23,7 +23,6 @@ from ...errors import StorageError
 from ...filesystem.storage import atomic_write, storage_error
 from ...filesystem.text_files import parse_json, read_lines
 from ...types import StepResult
-from .tensorboard import TensorBoard
 from .tracker import Tracker
 
 MOST = 100_000
@@ -119,11 +118,6 @@ class AppendedLines:
         self._size += len(line)
 
 
-def tensorboard_alone(folder: Path, done: int, warn: Callable[[str], None]) -> Sequence[Tracker]:
-    """Who else is told where nobody says anything."""
-    return (TensorBoard(folder, done, warn),)
-
-
 MakeTrackers = Callable[[Path, int, Callable[[str], None]], Sequence[Tracker]]
 
 _NAMES = tuple(each.name for each in dataclasses.fields(StepResult))
@@ -185,7 +179,7 @@ class MetricsWriter:
         path: Path,
         done: int,
         warn: Callable[[str], None],
-        trackers: MakeTrackers = tensorboard_alone,
+        trackers: MakeTrackers,
     ) -> None:
         self.totals = Totals()
         self._path = path

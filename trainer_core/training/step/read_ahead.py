@@ -11,6 +11,7 @@ Place = tuple[int, int]
 """Step and micro-batch."""
 
 _DEPTH = 4
+"""The most micro-batches that are kept ready."""
 
 
 class ReadAhead(Generic[Read]):
@@ -21,16 +22,12 @@ class ReadAhead(Generic[Read]):
     Args:
         make: Step and micro-batch to what is asked for; changes nothing.
         following: The place that is asked for behind one; None behind the last.
-        depth: The most micro-batches that are kept ready.
     """
 
     def __init__(
-        self,
-        make: Callable[[int, int], Read],
-        following: Callable[[int, int], Place | None],
-        depth: int = _DEPTH,
+        self, make: Callable[[int, int], Read], following: Callable[[int, int], Place | None]
     ) -> None:
-        self._make, self._following, self._depth = make, following, depth
+        self._make, self._following = make, following
         # One thread: the order of reading is that of the steps, and a disk is not read crosswise.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="read-ahead")
         self._ready: dict[Place, Future[Read]] = {}
@@ -46,7 +43,7 @@ class ReadAhead(Generic[Read]):
         mine = self._ready.pop(place, None) or self._thread.submit(self._make, *place)
         wanted: list[Place] = []
         following = self._following(*place)
-        while following is not None and len(wanted) < self._depth:
+        while following is not None and len(wanted) < _DEPTH:
             wanted.append(following)
             following = self._following(*following)
         for each in self._ready.keys() - set(wanted):

@@ -64,30 +64,25 @@ class Slot:
         return self._bytes
 
 
-class BlockRing:
-    """The memory on the device that blocks of one layout take turns in: slots of one size.
+Ring = tuple[Slot, ...]
+"""Slots of one size on the device, in which blocks of one layout take turns."""
 
-    Args:
-        size: Bytes of each.
-    """
 
-    def __init__(self, count: int, size: int, device: torch.device) -> None:
-        self.slots = tuple(Slot(size, device) for _ in range(count))
+def slot_of(block: int, ring: Ring) -> Slot | None:
+    """The slot that a block is in, or on its way to."""
+    for slot in ring:
+        if slot.block == block:
+            return slot
+    return None
 
-    def holding(self, block: int) -> Slot | None:
-        """The slot that a block is in, or on its way to."""
-        for slot in self.slots:
-            if slot.block == block:
-                return slot
-        return None
 
-    def oldest(self, spared: Slot | None) -> Slot | None:
-        """The slot that was used least recently; None where only the spared one is."""
-        found = None
-        for slot in self.slots:
-            if slot is not spared and (found is None or slot.used < found.used):
-                found = slot
-        return found
+def oldest_slot(ring: Ring, spared: Slot | None) -> Slot | None:
+    """The slot that was used least recently; None where only the spared one is."""
+    found = None
+    for slot in ring:
+        if slot is not spared and (found is None or slot.used < found.used):
+            found = slot
+    return found
 
 
 class StreamedBlocks:
@@ -125,7 +120,7 @@ class StreamedBlocks:
         self._away: dict[nn.Module, HostBlock] = {}
         self._lasting: dict[nn.Module, HostBlock] = {}
         self._held: list[HostBlock] = []
-        self._rings: list[BlockRing] = []
+        self._rings: list[Ring] = []
         self._bound: dict[tuple[int, Slot | None], tuple[Tensor, ...]] = {}
         self._now: list[Slot | None] = []
         self._last, self._clock = 0, 0
@@ -203,7 +198,9 @@ class StreamedBlocks:
         for held in self._held:
             groups.setdefault(held.layout, []).append(held)
         rings = {
-            layout: BlockRing(min(self._slots, len(same)), same[0].size, self._device)
+            layout: tuple(
+                Slot(same[0].size, self._device) for _ in range(min(self._slots, len(same)))
+            )
             for layout, same in groups.items()
         }
         self._rings = [rings[held.layout] for held in self._held]
@@ -234,7 +231,7 @@ class StreamedBlocks:
             number: Of the block, from 0.
         """
         ring = self._rings[number]
-        slot = ring.holding(number) or self._send(number, None)
+        slot = slot_of(number, ring) or self._send(number, None)
         assert slot is not None
         self._arrive(slot)
         if self._now[number] is not slot:
@@ -242,7 +239,7 @@ class StreamedBlocks:
         slot.used = self._tick()
         following = self._following(number)
         self._last = number
-        if 0 <= following < len(self._rings) and self._rings[following].holding(following) is None:
+        if 0 <= following < len(self._rings) and slot_of(following, self._rings[following]) is None:
             self._send(following, slot)
 
     def _following(self, number: int) -> int:
@@ -256,7 +253,7 @@ class StreamedBlocks:
         return number + (1 if number > self._last else -1)
 
     def _send(self, number: int, spared: Slot | None) -> Slot | None:
-        slot = self._rings[number].oldest(spared)
+        slot = oldest_slot(self._rings[number], spared)
         if slot is None:
             return None
         self._arrive(slot)

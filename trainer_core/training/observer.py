@@ -170,11 +170,9 @@ Event = (
     | PreviewDone
     | CheckpointSaved
     | Warned
-    | Noted
-    | Advised
-    | CheckpointRestored
     | RunFinished
 )
+"""`Noted`, `Advised` and `CheckpointRestored` are kinds of `Warned`."""
 
 
 class RunRequests(NamedTuple):

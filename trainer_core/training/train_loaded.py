@@ -192,12 +192,12 @@ def _training_images(run: Loaded) -> list[Path]:
 
 def _validation(run: Loaded, maker: StepMaker, *, noted: bool) -> Validation | None:
     """Make `Trainer.validation`; None without held-out images."""
-    samples = measured_samples(run)
-    if samples is None:
+    held, trained = measured_samples(run)
+    if held is None:
         return None
     validation = Validation(
-        held=samples.held,
-        trained=samples.trained,
+        held=held,
+        trained=trained,
         loss=maker.loss,
         transformer=run.transformer,
         processes=run.processes,

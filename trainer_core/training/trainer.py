@@ -16,7 +16,7 @@ from ..config import RunConfig
 from ..errors import NonFiniteError
 from ..types import StepResult
 from .checkpoints.checkpoint import Checkpoint, read_whole_checkpoint
-from .checkpoints.checkpoint_rules import CheckpointClock
+from .checkpoints.checkpoint_clock import CheckpointClock
 from .checkpoints.checkpoint_search import last_before
 from .checkpoints.longer_run import ReplannedSchedule, replan_schedule
 from .checkpoints.non_finite_recovery import RestoreError, rate_share, restore_note
@@ -334,7 +334,8 @@ class Trainer:
         self.clock.updated()
         if self.measurements is not None:
             self.measurements.measure_norms(step)
-        self.state.learn(errors)
+        if self.state.learned is not None:
+            self.state.learned.learn((each.sigma, each.error) for each in errors)
         if self.state.ledger is not None:
             self.state.ledger.add(step, indices_by_place(self.plan.batches, step), errors)
 

@@ -11,7 +11,7 @@ import dataclasses
 import hashlib
 import json
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -28,7 +28,6 @@ from ...filesystem.text_files import read_object
 from ...tensors.rounding import all_finite
 from ...tensors.safetensors_reader import TensorFile, open_tensors
 from ...tensors.safetensors_writer import save_tensors
-from .checkpoint_rules import surplus
 
 Kind = TypeVar("Kind", OptimizerSection, ScheduleSection)
 
@@ -126,6 +125,24 @@ def _digest(state: Mapping[str, Any], tensors: Path) -> str:
     return hashlib.sha256(f"{facts}{hash_file(tensors)}".encode()).hexdigest()
 
 
+def surplus(
+    steps: Sequence[int], keep: int, every: int = 0, spared: Collection[int] = ()
+) -> list[int]:
+    """Which checkpoints give way.
+
+    Args:
+        keep: How many of the newest stay.
+        every: Those whose step is a multiple of it stay too; 0 for none.
+        spared: Steps of those that stay in any case: the best one, and the one that the run was
+            told to go on from.
+
+    Returns:
+        Their steps, oldest first.
+    """
+    old = sorted(steps)[:-keep]
+    return [step for step in old if step not in spared and not (every and step % every == 0)]
+
+
 def prune_checkpoints(
     folder: Path, keep: int, every: int = 0, spared: Collection[int] = ()
 ) -> list[int]:
@@ -133,7 +150,7 @@ def prune_checkpoints(
 
     Args:
         keep: How many of the newest stay.
-        every: As `checkpoint_rules.surplus` has it, and ``spared`` too.
+        every: As of `surplus`, and ``spared`` too.
 
     Returns:
         The steps whose checkpoints were removed.

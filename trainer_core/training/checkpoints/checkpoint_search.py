@@ -141,14 +141,14 @@ step that broke leads there again, whatever the learning rate is now; an earlier
 """
 
 
-def broken_step(step: int, precision: str, first: int | None = None) -> dict[str, Any]:
+def broken_step(step: int, precision: str, first: int) -> dict[str, Any]:
     """The step that broke, as ``run.json`` keeps it.
 
     Args:
         step: At which the run ended.
         first: Of the steps in a row that were not finite; those before `step` were left out.
     """
-    row = {} if first in {None, step} else {"first": first}
+    row = {} if first == step else {"first": first}
     return {"step": step, **row, "precision": precision}
 
 
@@ -187,17 +187,17 @@ def resume_advice(
     resumed_from: int,
     learning_rate: float,
     precision: str,
-    first: int | None = None,
+    first: int,
 ) -> str:
     """Say how a run goes on that broke.
 
     Args:
         resumed_from: The step that this attempt went on from; 0 when it began from the start.
         learning_rate: The highest of the run.
-        first: Of the steps in a row that were not finite; unset: the one that broke.
+        first: Of the steps in a row that were not finite.
     """
     saved = [int(path.name) for path in checkpoint_folders(checkpoints)]
-    fine = [each for each in saved if each < (first or step) - 1]
+    fine = [each for each in saved if each < first - 1]
     lower = f"training.optimizer.learning_rate={learning_rate / 10:g}"
     if newer := [each for each in fine if each > resumed_from or not resumed_from]:
         text = (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -19,7 +19,6 @@ from ...errors import InputError
 from ...types import AdapterState
 from ..metrics.loss_ledger import Ledger
 from ..optimizers import evaluated, goes_on, load_optimizer_tensors, optimizer_tensors
-from ..step.micro_batch import SampleError
 from .best_loss import BestLoss
 from .checkpoint import Checkpoint, stored_section
 from .ema import FactorAverages
@@ -59,11 +58,6 @@ class TrainState:
     ledger: Ledger | None = None
     skipped: int = 0
     restores: int = 0
-
-    def learn(self, errors: Sequence[SampleError]) -> None:
-        """Take in what the samples of a step were off by."""
-        if self.learned is not None:
-            self.learned.learn((each.sigma, each.error) for each in errors)
 
     def updated(self) -> None:
         """Do what follows each update of the factors, before anything looks at them."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,21 +14,6 @@ from ...errors import TrainerError
 from ...types import StepResult
 
 _PLAIN = ("loss", "learning_rate", "grad_norm", "sigma_mean", "step_seconds")
-
-
-@dataclass(frozen=True, slots=True)
-class Clip:
-    """A preview that moves.
-
-    Attributes:
-        frames: `[T, 3, H, W]` in [0, 1].
-        rate: Frames per second.
-        movie: The same as MP4; absent where it could not be written.
-    """
-
-    frames: Tensor
-    rate: float
-    movie: Path
 
 
 class Tracker(ABC):
@@ -72,8 +56,7 @@ class Tracker(ABC):
         if len(shown) == 1:
             self._tell(lambda: self._add_image(index, shown[0], step))
         else:
-            clip = Clip(shown, rate, movie)
-            self._tell(lambda: self._add_clip(index, clip, step))
+            self._tell(lambda: self._add_clip(index, shown, step, rate=rate, movie=movie))
 
     def close(self) -> None:
         """Write what is pending."""
@@ -89,8 +72,8 @@ class Tracker(ABC):
         """Show an image `[3 or 4, H, W]` in [0, 1]."""
 
     @abstractmethod
-    def _add_clip(self, index: int, clip: Clip, step: int) -> None:
-        """Show a clip."""
+    def _add_clip(self, index: int, frames: Tensor, step: int, *, rate: float, movie: Path) -> None:
+        """Show a clip `[T, 3, H, W]` in [0, 1]; its MP4 may be absent."""
 
     @abstractmethod
     def _finish(self) -> None:

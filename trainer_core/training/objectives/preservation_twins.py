@@ -158,11 +158,5 @@ class BaseAnswers:
 
     def _velocity(self, points: Points, count: int) -> Tensor:
         """What the base predicts at the last of some points, `[count, C, h, w]`."""
-        last = replace(
-            points,
-            noisy=points.noisy[-count:],
-            sigmas=points.sigmas[-count:],
-            controls=tuple(each[-count:] for each in points.controls),
-            conditionings=points.conditionings[-count:],
-        )
-        return self.predict(*last.inputs(self.device))
+        whole = len(points.sigmas)
+        return self.predict(*points.part(whole - count, whole).inputs(self.device))

@@ -135,12 +135,5 @@ class SliderAnswers:
 
     def _velocity(self, points: Points, texts: Sequence[Conditioning]) -> Tensor:
         """What the base predicts at the first of some points, `[n, C, h, w]`, float32."""
-        count = len(texts)
-        at_texts = replace(
-            points,
-            noisy=points.noisy[:count],
-            sigmas=points.sigmas[:count],
-            controls=tuple(each[:count] for each in points.controls),
-            conditionings=tuple(texts),
-        )
+        at_texts = replace(points.part(0, len(texts)), conditionings=tuple(texts))
         return self.predict(*at_texts.inputs(self.device)).to(points.target.dtype)

@@ -6,7 +6,6 @@ import functools
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 from ...config import RunConfig, dataset_folders
 from ...data.batches import BatchPlan, load_batch
@@ -154,20 +153,13 @@ def _with_noises(load: Twins, noises: int) -> Callable[[int, int], tuple[Batch, 
     return again
 
 
-class Samples(NamedTuple):
+def measured_samples(run: Loaded) -> tuple[FixedSamples | None, FixedSamples | None]:
     """What a run measures the loss on.
 
-    Attributes:
-        held: Held-out samples.
-        trained: As many trained ones, to compare with; None where all are ordinary images.
+    Returns:
+        Held-out samples, None where there are none; and as many trained ones to compare with, None
+        where all are ordinary images.
     """
-
-    held: FixedSamples
-    trained: FixedSamples | None
-
-
-def measured_samples(run: Loaded) -> Samples | None:
-    """What a run measures the loss on; None where it holds nothing out."""
     config, dataset = run.config, run.data.dataset
     settings = config.dataset.validation
     count, quantile = settings.noise_levels, _quantiles(run)
@@ -186,7 +178,7 @@ def measured_samples(run: Loaded) -> Samples | None:
         config.training.loss.sound,
     )
     held = hold_out(dataset, settings.most, measuring)
-    return None if held is None else Samples(held, trained_alike(dataset, held, measuring))
+    return held, held and trained_alike(dataset, held, measuring)
 
 
 def describe_levels(run: Loaded) -> list[str]:

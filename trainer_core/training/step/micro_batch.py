@@ -47,6 +47,19 @@ class MicroStep:
     errors: Tensor | None = None
 
 
+def gathered(
+    parts: Sequence[MicroStep | Points], losses: Sequence[Tensor], errors: Sequence[Tensor]
+) -> MicroStep:
+    """What parts of a micro-batch gave together."""
+    return MicroStep(
+        functools.reduce(torch.add, losses),
+        tuple(sigma for each in parts for sigma in each.sigmas),
+        tuple(name for each in parts for name in each.names),
+        tuple(position for each in parts for position in each.positions),
+        torch.cat(list(errors)) if errors else None,
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class SampleError:
     """What one sample of a step was off by, before any weight.
@@ -123,6 +136,25 @@ class Points:
         ]
         sigma = send(torch.tensor(self.sigmas, dtype=torch.float32), device)
         return send(self.noisy, device), sigma, texts, [send(e, device) for e in self.controls]
+
+    def part(self, start: int, end: int) -> Points:
+        """Those from `start` to before `end`."""
+        chosen, count = slice(start, end), len(self.sigmas)
+        return replace(
+            self,
+            names=self.names[chosen],
+            noisy=self.noisy[chosen],
+            sigmas=self.sigmas[chosen],
+            target=self.target[chosen],
+            controls=tuple(each[chosen] for each in self.controls),
+            conditionings=self.conditionings[chosen],
+            weights=self.weights[chosen],
+            masks=None if self.masks is None else self.masks[chosen],
+            positions=self.positions[chosen],
+            directions=self.directions[chosen],  # of the first ones
+            # The base says the targets of the last ones.
+            of_base=max(0, end - max(start, count - self.of_base)),
+        )
 
     def shapes(self) -> list[torch.Size]:
         """What points of one pass agree in."""
@@ -286,13 +318,7 @@ class StepMaker:
         losses += [0.0 * self.loss(joined[0]) for _ in range(wanted - len(joined))]
         counted = [each for each in joined if not each.idle]
         errors = [plain for each, (_, plain) in zip(joined, measured, strict=True) if not each.idle]
-        return MicroStep(
-            functools.reduce(torch.add, losses),
-            tuple(sigma for each in counted for sigma in each.sigmas),
-            tuple(name for each in counted for name in each.names),
-            tuple(position for each in counted for position in each.positions),
-            torch.cat(errors) if errors else None,
-        )
+        return gathered(counted, losses, errors)
 
     def prepare(self, step: int, micro: int) -> Sequence[Points]:
         """Read a micro-batch and mix its noise in, in memory that the device can copy from.

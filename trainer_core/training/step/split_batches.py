@@ -8,7 +8,6 @@ several processes.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 
 from .micro_batch import MicroStep, Points, StepMaker
 
@@ -85,28 +84,7 @@ class SplitBatches:
         for points in passes:
             count, rows = len(points.sigmas), self._rows(points)
             for start in range(0, count, rows):
-                yield some(points, start, min(start + rows, count))
-
-
-def some(points: Points, start: int, end: int) -> Points:
-    """Those from `start` to before `end`."""
-    chosen, count = slice(start, end), len(points.sigmas)
-    return replace(
-        points,
-        names=points.names[chosen],
-        noisy=points.noisy[chosen],
-        sigmas=points.sigmas[chosen],
-        target=points.target[chosen],
-        controls=tuple(each[chosen] for each in points.controls),
-        conditionings=points.conditionings[chosen],
-        weights=points.weights[chosen],
-        masks=None if points.masks is None else points.masks[chosen],
-        positions=points.positions[chosen],
-        # Of the first ones.
-        directions=points.directions[chosen],
-        # The last ones are asked for.
-        of_base=max(0, end - max(start, count - points.of_base)),
-    )
+                yield points.part(start, min(start + rows, count))
 
 
 def _row(points: Points) -> int:

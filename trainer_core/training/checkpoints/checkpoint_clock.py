@@ -1,29 +1,11 @@
-"""When a checkpoint is due by the clock, and which ones give way to newer ones."""
+"""`CheckpointClock`: when a checkpoint is due by the clock."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable
 
 from ..observer import RunRequests
-
-
-def surplus(
-    steps: Sequence[int], keep: int, every: int = 0, spared: Collection[int] = ()
-) -> list[int]:
-    """Which checkpoints give way.
-
-    Args:
-        keep: How many of the newest stay.
-        every: Those whose step is a multiple of it stay too; 0 for none.
-        spared: Steps of those that stay in any case: the best one, and the one that the run was
-            told to go on from.
-
-    Returns:
-        Their steps, oldest first.
-    """
-    old = sorted(steps)[:-keep]
-    return [step for step in old if step not in spared and not (every and step % every == 0)]
 
 
 class CheckpointClock:

@@ -270,7 +270,7 @@ def test_ram_that_became_too_small_is_kept_until_nobody_reads_it(monkeypatch):
     driver = LateDriver()
     monkeypatch.setattr(pinned_memory, "_runtime", lambda: driver)
 
-    class Transfer(Transfer):
+    class Noted(Transfer):
         def submit(self, copies):
             driver.reading = True
             super().submit(copies)
@@ -280,7 +280,7 @@ def test_ram_that_became_too_small_is_kept_until_nobody_reads_it(monkeypatch):
 
         close = drain
 
-    inputs = HostInputs(HostArena(PinnedMemory(CountingMachine(10**6))), Transfer(), worth=1)
+    inputs = HostInputs(HostArena(PinnedMemory(CountingMachine(10**6))), Noted(), worth=1)
     # Micro-batches of two sizes, between which nobody waits for the device.
     for size in (16, 64):
         x = torch.randn(size, 8, requires_grad=True)

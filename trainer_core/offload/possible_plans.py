@@ -122,14 +122,10 @@ class MemoryPlan:
     """Where a run keeps what.
 
     Attributes:
-        base_format: How the blocks are kept.
         rank: Place of the format among all; 0 is the most exact.
-        blocks: How many there are.
-        blocks_to_swap: Blocks that are off the device.
         swap_slots: Slots for blocks of one layout; 0 without swapped blocks.
         master: Where swapped blocks lie: ``pinned``, ``pageable``, ``file``; else ``none``.
-        blocks_to_checkpoint: Blocks that compute their activations again.
-        checkpoint_inputs: Where the inputs of these wait: ``device`` or ``ram``.
+        checkpoint_inputs: Where inputs of checkpointed blocks wait: ``device`` or ``ram``.
         weights: Bytes of the base that stay on the device.
         ring: Bytes of the slots.
         adapter: Bytes of factors, gradients and the optimizer's state.

@@ -32,11 +32,8 @@ class PlanRow:
     """One way to keep a run in memory.
 
     Attributes:
-        base_format: How the base's blocks are kept.
-        blocks_to_swap: How many of them are off the device.
-        master: Where those lie; ``none`` where there are none.
-        blocks_to_checkpoint: How many of them compute their activations again.
-        checkpoint_inputs: Where these blocks' inputs are kept: ``device`` or ``ram``.
+        master: Where swapped blocks lie; ``none`` where there are none.
+        checkpoint_inputs: Where inputs of checkpointed blocks wait: ``device`` or ``ram``.
         device_bytes: Of the device, at the peak.
         ram_bytes: Of RAM.
         seconds: Predicted for a step; 0 where it is not known.

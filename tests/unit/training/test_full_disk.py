@@ -18,14 +18,14 @@ def test_lines_that_find_no_room_are_kept_and_written_in_order(small_disk):  # n
         # What is left of the file's last page takes a few.
         with contextlib.suppress(StorageError):
             lines.append(line)
-    assert lines.pending
+    assert lines._pending
     on_disk = path.read_text()
     assert on_disk.endswith("\n"), "a part of a line is on the disk"
     assert on_disk.splitlines() == written[: len(on_disk.splitlines())]
     (small_disk / "filler").unlink()
     for line in written[30:]:
         lines.append(line)
-    assert not lines.pending
+    assert not lines._pending
     lines.close()
     lines.close()
     assert path.read_text().splitlines() == written

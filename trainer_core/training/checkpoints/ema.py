@@ -116,11 +116,6 @@ class FactorAverages:
             kept[f"{_COUNTS}.{prefix}"] = torch.tensor([average.updates, average.began])
         return kept
 
-    def begin(self, step: int) -> None:
-        """Begin all of them with the present factors, behind a step."""
-        for average in self._averages.values():
-            average.begin(self._factors, step)
-
     def restore(self, kept: Mapping[str, Tensor], step: int) -> None:
         """Put them back as they were, bit by bit; one that was not kept begins here.
 

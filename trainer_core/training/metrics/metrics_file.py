@@ -48,11 +48,6 @@ class AppendedLines:
         except OSError as error:
             raise storage_error(path, error) from error
 
-    @property
-    def pending(self) -> int:
-        """How many lines are not on the disk."""
-        return len(self._pending)
-
     def append(self, line: str) -> None:
         """Write a line behind those that could not be written before.
 

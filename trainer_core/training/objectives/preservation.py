@@ -50,7 +50,6 @@ class Trajectory:
     Attributes:
         item: Its prompt and control images.
         entry: Where the base's outputs are cached: `[steps, C, h, w]` or `[steps, C, f, h, w]`.
-        shape: Of its latents.
         seed: Of its first noise.
         parameterization: What the outputs stand for.
     """
@@ -90,7 +89,6 @@ class Preservation:
     Attributes:
         trajectories: One for each prompt.
         sigmas: `[steps + 1]`: the noise levels of each, from the strongest to 0.
-        memory: Reads cached files.
         seed: The run's seed; the order of the points follows from it.
         mark: Keeps other processes from removing what is read of the cache.
     """

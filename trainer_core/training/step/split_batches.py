@@ -50,18 +50,11 @@ class SplitBatches:
         """Samples of the largest part of the last micro-batch; 0 before the first one."""
         return max(map(self._rows, self._last), default=0)
 
-    def halve(self) -> bool:
-        """Let half as many samples of the last micro-batch go through the base at once.
-
-        Returns:
-            False where each goes through alone already, and nothing has changed.
-        """
-        if not self.can_halve:
-            return False
+    def halve(self) -> None:
+        """Let half as many samples of the last micro-batch go through at once (`can_halve`)."""
         # A large sample that goes alone already leaves the others room, and no reason to stay.
         divided = [each for each in self._last if self._rows(each) > 1] or self._last
         self._limit = max(_row(each) * -(-self._rows(each) // 2) for each in divided)
-        return True
 
     @property
     def divides(self) -> bool:

@@ -147,7 +147,7 @@ def sizes_of(transformer: nn.Module, family: Family, edge: int, frames: int = 1)
 def peak_rows(sizes: StepSizes) -> Iterator[dict[str, Any]]:
     """The bytes of each format, with none to all blocks swapped, and checkpointed or not."""
     for name, each in sizes.formats.items():
-        blocks = len(each.base.blocks)
+        blocks = len(each.kept.base.blocks)
         for label, swapped, again, inputs in (
             (NOT_CHECKPOINTED, 0, 0, "device"),
             ("none", 0, blocks, "device"),

@@ -27,12 +27,13 @@ from ..weights.kept_weights import kept_weights
 from ..weights.layer_packing import Packing
 from .block_selection import swapped_blocks
 from .empty_base import EmptyBase
-from .model_bytes import BaseBytes, base_bytes
+from .model_bytes import base_bytes
 from .possible_plans import (
     EITHER,
     MASTERS,
     Budget,
     FormatSizes,
+    KeptFormat,
     MemoryPlan,
     StepSizes,
     possible_plans,
@@ -47,27 +48,6 @@ _PLENTY = 0.1
 
 _WORTH = 0.9
 """A format is a choice where it takes less than this share of the more exact one before it."""
-
-
-@dataclass(frozen=True, slots=True)
-class KeptFormat:
-    """A base in one format, as its files give it.
-
-    Attributes:
-        base: Bytes of its weights.
-        stored: What most of its packed weights are kept in; None where all are dense.
-        in_file, copied, copied_resident: As in `FormatSizes`.
-    """
-
-    base: BaseBytes
-    stored: StoredFormat | None
-    in_file: bool
-    copied: int
-    copied_resident: int
-
-    def sizes(self, activations: StepProfile) -> FormatSizes:
-        """With what a step takes beside the weights."""
-        return FormatSizes(self.base, activations, self.in_file, self.copied, self.copied_resident)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +133,7 @@ def weights_and(rest: int, flops: int, micro_batches: int = 1) -> SizesOf:
 
     def sizes_of(formats: Mapping[str, KeptFormat]) -> StepSizes:
         step = StepProfile((), rest, 0, flops, micro_batches)
-        return StepSizes({name: each.sizes(step) for name, each in formats.items()}, 0)
+        return StepSizes({name: FormatSizes(each, step) for name, each in formats.items()}, 0)
 
     return sizes_of
 

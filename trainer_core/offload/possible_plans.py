@@ -20,8 +20,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import chain
+from typing import NamedTuple
 
 from ..config import MemorySection
+from ..quantization.stored_format import StoredFormat
 from .block_selection import checkpointed, evenly_spread
 from .model_bytes import BaseBytes
 from .step_profile import StepProfile
@@ -85,23 +87,30 @@ class Budget:
 
 
 @dataclass(frozen=True, slots=True)
-class FormatSizes:
-    """What a base needs in one format.
+class KeptFormat:
+    """A base in one format, as its files give it.
 
     Attributes:
         base: Bytes of its weights.
-        activations: What a step takes beside base and adapter, and how much it computes.
         in_file: Whether the base's file holds the very bytes, so that it can be mapped.
         copied: Bytes of RAM that are taken while it is loaded to be swapped: what the file has
             otherwise.
         copied_resident: Those that are taken while it is loaded as a whole to the device.
+        stored: What most of its packed weights are kept in; None where all are dense.
     """
 
     base: BaseBytes
-    activations: StepProfile
     in_file: bool = False
     copied: int = 0
     copied_resident: int = 0
+    stored: StoredFormat | None = None
+
+
+class FormatSizes(NamedTuple):
+    """What a base needs in one format: its weights, and what a step takes beside them."""
+
+    kept: KeptFormat
+    activations: StepProfile
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,17 +204,17 @@ def possible_plans(
         resident = MemoryPlan(
             base_format=name,
             rank=rank,
-            blocks=len(each.base.blocks),
+            blocks=len(each.kept.base.blocks),
             blocks_to_swap=0,
             swap_slots=0,
             master="none",
             blocks_to_checkpoint=0,
             checkpoint_inputs="device",
-            weights=each.base.total,
+            weights=each.kept.base.total,
             ring=0,
             adapter=sizes.adapter,
             activations=0,
-            ram=each.copied_resident,
+            ram=each.kept.copied_resident,
             pinned=0,
             compute=full,
             transfer=0.0,
@@ -270,10 +279,11 @@ def _swapped(
     resident: MemoryPlan, sizes: FormatSizes, settings: MemorySection, budget: Budget
 ) -> Iterator[MemoryPlan]:
     """The same with swapped blocks."""
-    base, blocks = sizes.base, len(sizes.base.blocks)
+    kept, base = sizes.kept, sizes.kept.base
+    blocks = len(base.blocks)
     wanted = settings.blocks_to_swap
     counts = range(1, blocks + 1) if wanted is None else [min(wanted, blocks)] if wanted else []
-    possible = {"pinned": budget.pins, "pageable": True, "file": sizes.in_file}
+    possible = {"pinned": budget.pins, "pageable": True, "file": kept.in_file}
     masters = [each for each in MASTERS if settings.master in {"auto", each} and possible[each]]
     for count in counts:
         swapped = evenly_spread(count, blocks)
@@ -289,7 +299,7 @@ def _swapped(
             # What is not pinned itself goes through two pinned pieces of a block.
             stage = 2 * largest if budget.pins else 0
             # Weights that are views into the file are copied from there, the others one by one.
-            loading = sizes.copied + (away if sizes.in_file else largest)
+            loading = kept.copied + (away if kept.in_file else largest)
             for master in masters:
                 yield replace(
                     resident,
@@ -301,7 +311,7 @@ def _swapped(
                     ram={
                         "pinned": max(away, loading),
                         "pageable": max(away + stage, loading),
-                        "file": max(stage, sizes.copied),
+                        "file": max(stage, kept.copied),
                     }[master],
                     pinned=away if master == "pinned" else stage,
                     transfer=sent / link_speed(master, budget),

@@ -5,16 +5,13 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from ..device import DTYPES
 from ..inference.pipeline import sample_previews
 from ..inference.second_model import second_model
 from .memory.device_errors import skipped_when_full
-
-if TYPE_CHECKING:
-    from .recorder import Recorder
-    from .setup.load import Loaded
+from .recorder import Recorder
+from .setup.load import Loaded
 
 
 def preview_generator(run: Loaded, recorder: Recorder | None) -> Callable[[int], None]:

@@ -6,7 +6,6 @@ import contextlib
 import functools
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ..adapters.init.eva import initialize_from_inputs
 from ..config.optimizer import FINDS_ITS_RATE
@@ -21,9 +20,12 @@ from .metrics.measurements import Measurements
 from .objectives.validation import Validation
 from .observer import Noted, Warned
 from .previews import preview_generator
+from .recorder import Recorder
+from .setup.load import Loaded
 from .setup.run_batches import base_answers, batch_plan, measured_samples, step_maker
 from .step.compiled_blocks import compiled
 from .step.learning_rate import warmup_length
+from .step.micro_batch import StepMaker
 from .step.objective import times_trained
 from .step.processes import Shares
 from .step.read_ahead import ReadAhead
@@ -32,11 +34,6 @@ from .step.step_clock import StepClock
 from .step.step_plan import StepPlan
 from .step.token_routing import TokenRouting
 from .trainer import Trainer
-
-if TYPE_CHECKING:
-    from .recorder import Recorder
-    from .setup.load import Loaded
-    from .step.micro_batch import StepMaker
 
 
 @explained("an update of the adapter, or what is saved", f"Go on with {RESUME}.")

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 
 from ..quantization.stored_format import StoredFormat
 from .base_location import BaseLocation
+from .file_spec import FileSpec
 from .layer_packing import Packing
 from .loading import plan_weights
-
-if TYPE_CHECKING:
-    from .file_spec import FileSpec
 
 
 class KeptWeight(NamedTuple):

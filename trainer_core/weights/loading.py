@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -25,15 +25,11 @@ from ..quantization.quantized_linear import QuantizedLinear
 from ..quantization.stored_format import StoredFormat
 from .base_location import BaseLocation
 from .diffusers_folder import read_json, shard_files
-from .file_spec import Origin
+from .file_spec import FileSpec, Origin
 from .header import Formats, WeightFile, check_formats, open_weights
 from .layer_packing import Packing
 from .library_errors import reading_part, unreadable, without_bars
 from .tensor_reader import TensorReader, ahead
-
-if TYPE_CHECKING:
-    from .file_spec import FileSpec
-
 
 Take = Callable[[str, nn.Module], None]
 """Told of a block that is complete: its name, and itself."""

@@ -15,7 +15,7 @@ from trainer_core.offload.block_selection import evenly_spread
 from trainer_core.offload.choose_plan import rank_plans
 from trainer_core.offload.machine import Machine, machine_budget
 from trainer_core.offload.model_bytes import BaseBytes, base_bytes
-from trainer_core.offload.possible_plans import EITHER, Budget, FormatSizes, StepSizes
+from trainer_core.offload.possible_plans import EITHER, Budget, FormatSizes, KeptFormat, StepSizes
 from trainer_core.offload.step_profile import BlockTerms, StepProfile
 from trainer_core.quantization.formats import FORMATS
 
@@ -47,9 +47,8 @@ def sizes(scale=1, batches=1, **formats):
     return StepSizes(
         {
             name: FormatSizes(
-                BaseBytes((block,) * 10, (0,) * 10, GIB),
+                KeptFormat(BaseBytes((block,) * 10, (0,) * 10, GIB), name == "dense"),
                 profile(least=2 * GIB * scale, most=20 * GIB * scale, batches=batches),
-                in_file=name == "dense",
             )
             for name, block in kept.items()
         },
@@ -202,11 +201,12 @@ def test_a_plan_has_the_ram_that_loading_takes():
         ({"in_file": True, "copied": GIB}, {"pinned": 25, "pageable": 32, "file": 8}),
         ({"copied": 41 * GIB}, {"pinned": 45, "pageable": 45}),
     ):
-        dense = FormatSizes(BaseBytes((4 * GIB,) * 10, (0,) * 10, GIB), step, **known)
-        of = StepSizes({"dense": dense}, GIB)
+        dense = KeptFormat(BaseBytes((4 * GIB,) * 10, (0,) * 10, GIB), **known)
+        of = StepSizes({"dense": FormatSizes(dense, step)}, GIB)
         found = {plan.master: plan.ram // GIB for plan in rank_plans(of, asked, ROOMY)}
         assert found == masters
-    whole = StepSizes({"dense": replace(dense, copied_resident=41 * GIB)}, GIB)
+    dense = replace(dense, copied_resident=41 * GIB)
+    whole = StepSizes({"dense": FormatSizes(dense, step)}, GIB)
     assert best(ROOMY, wanted(blocks_to_swap=0), whole).ram == 41 * GIB
 
 
@@ -222,7 +222,9 @@ def test_this_machine_has_a_budget():
 def test_a_plans_weights_are_those_of_the_published_base(family):
     model, lists = full_size_transformer(family), get_family(family).layers.repeated_blocks
     formats = {
-        name: FormatSizes(base_bytes(model, lists, torch.bfloat16, stored), profile(0, 0, 0, 1, 0))
+        name: FormatSizes(
+            KeptFormat(base_bytes(model, lists, torch.bfloat16, stored)), profile(0, 0, 0, 1, 0)
+        )
         for name, stored in (("dense", None), *FORMATS.items())
     }
     known = StepSizes(formats, 0)

@@ -12,7 +12,8 @@ import re
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import TracebackType
+from typing import Any
 
 from ...adapter_files.metadata import WORKFLOW_KEYS
 from ...errors import InputError, StorageError
@@ -30,9 +31,6 @@ from ...filesystem.storage import (
 from ...filesystem.temporary import remove_leftovers, temporary_beside
 from ...filesystem.text_files import read_object
 from .run_names import CHECKPOINTS, LOCK, METRICS, RECORD, RUN_FILE, SAMPLES, VERSION
-
-if TYPE_CHECKING:
-    from types import TracebackType
 
 MINIMUM_STEPS = 5
 """A dead version with fewer steps and no checkpoint is removed."""

@@ -13,7 +13,6 @@ from ...config import MemorySection, RunConfig
 from ...device import DTYPES, release_memory
 from ...errors import RunError
 from ...offload.choose_plan import (
-    KeptFormat,
     PlanChoice,
     SizesOf,
     choose_plan,
@@ -23,7 +22,7 @@ from ...offload.choose_plan import (
 from ...offload.empty_base import EmptyBase, empty_base
 from ...offload.machine import Machine, machine_budget
 from ...offload.model_bytes import base_bytes
-from ...offload.possible_plans import Budget, StepPace, StepSizes
+from ...offload.possible_plans import Budget, FormatSizes, KeptFormat, StepPace, StepSizes
 from ...weights.loading import is_quantized
 from ..checkpoints.settings_changes import FORMAT, checkpoint_base_format
 from ..memory.memory_estimate import (
@@ -165,8 +164,8 @@ def choose_step_plan(
     config, inputs = simulation.config, simulation.inputs
 
     def simulated(formats: Mapping[str, KeptFormat]) -> StepSizes:
-        kept = {name: each.sizes(simulation.profile(each.stored)) for name, each in formats.items()}
-        return StepSizes(kept, simulation.step().adapter)
+        sizes = {n: FormatSizes(e, simulation.profile(e.stored)) for n, e in formats.items()}
+        return StepSizes(sizes, simulation.step().adapter)
 
     def choose(sizes_of: SizesOf) -> PlanChoice:
         return choose_plan(

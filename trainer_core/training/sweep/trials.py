@@ -7,7 +7,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from pydantic.fields import FieldInfo
 
 from ...config import RunConfig
 from ...config.dialect import format_value, parse_yaml
@@ -19,9 +21,6 @@ from ...families.run_files import load_config
 from ...filesystem.file_names import LONGEST_NAME, name_mistake
 from ...filesystem.text_files import read_text
 from ..checkpoints.best_loss import MEASURED_BY
-
-if TYPE_CHECKING:
-    from pydantic.fields import FieldInfo
 
 MOST = 100
 """Trials of a sweep; a grid grows quickly."""

@@ -35,10 +35,11 @@ from trainer_core.data.batches import BatchPlan, load_batch
 from trainer_core.data.cache.cache_file import make_entry, write_entry
 from trainer_core.data.cache.cached_dataset import CachedDataset, CachedItem
 from trainer_core.families.registry import get_family
-from trainer_core.training.checkpoints.state import TrainState
+from trainer_core.training.checkpoints.train_state import TrainState
 from trainer_core.training.metrics.adapter_norms import AdapterNorms
 from trainer_core.training.metrics.measurements import Measurements
 from trainer_core.training.metrics.metrics_file import MetricsWriter
+from trainer_core.training.metrics.tensorboard import TensorBoard
 from trainer_core.training.observer import RunRequests, SilentObserver
 from trainer_core.training.step.micro_batch import StepMaker
 from trainer_core.training.step.processes import SingleProcess
@@ -195,7 +196,9 @@ class MetricsOnly:
     """Writes ``metrics.jsonl`` as a run's recorder does, and nothing else."""
 
     def __init__(self, folder: Path) -> None:
-        self._writer = MetricsWriter(folder / "metrics.jsonl", 0, refuse)
+        self._writer = MetricsWriter(
+            folder / "metrics.jsonl", 0, refuse, lambda *about: [TensorBoard(*about)]
+        )
 
     def record(self, result: StepResult) -> None:
         """Write a step down."""

@@ -17,19 +17,13 @@ import torch
 from torch import nn
 
 from benchmarks.measuring.step_sizes import step_sizes
-from trainer_core.config import RunConfig
+from trainer_core.config import MemorySection, RunConfig
 from trainer_core.errors import RunError
 from trainer_core.families.family import Family
 from trainer_core.families.registry import get_family
-from trainer_core.offload.memory_plan import (
-    Budget,
-    MemoryPlan,
-    PlanSettings,
-    StepSizes,
-    alternatives,
-    rank_plans,
-)
-from trainer_core.quantization.registry import FORMATS
+from trainer_core.offload.choose_plan import alternatives, rank_plans
+from trainer_core.offload.possible_plans import EITHER, Budget, MemoryPlan, StepSizes
+from trainer_core.quantization.formats import FORMATS
 from trainer_core.training.memory.step_simulation import StepInputs, StepSimulation
 from trainer_core.weights.diffusers_folder import read_json
 
@@ -153,7 +147,7 @@ def sizes_of(transformer: nn.Module, family: Family, edge: int, frames: int = 1)
 def peak_rows(sizes: StepSizes) -> Iterator[dict[str, Any]]:
     """The bytes of each format, with none to all blocks swapped, and checkpointed or not."""
     for name, each in sizes.formats.items():
-        blocks = len(each.base.blocks)
+        blocks = len(each.kept.base.blocks)
         for label, swapped, again, inputs in (
             (NOT_CHECKPOINTED, 0, 0, "device"),
             ("none", 0, blocks, "device"),
@@ -161,22 +155,23 @@ def peak_rows(sizes: StepSizes) -> Iterator[dict[str, Any]]:
             ("all", blocks, blocks, "device"),
             (INPUTS_IN_RAM, blocks, blocks, "ram"),
         ):
-            settings = PlanSettings(
-                base_format=name,
-                blocks_to_swap=swapped,
-                swap_slots=2,
-                blocks_to_checkpoint=again,
-                checkpoint_inputs=inputs,
-            )
+            chosen = {
+                "base_format": name,
+                "blocks_to_swap": swapped,
+                "blocks_to_checkpoint": again,
+                "checkpoint_inputs": inputs,
+            }
+            settings = MemorySection().model_copy(update=chosen)
             yield {"swap": label} | as_row(rank_plans(sizes, settings, ROOM)[0])
 
 
 def plan_rows(sizes: StepSizes) -> Iterator[dict[str, Any]]:
     """The plan that ``auto`` takes on each GPU, and what it would take next."""
+    settings = MemorySection().model_copy(update={"swap_slots": EITHER})
     for gpu in GPUS:
         budget = Budget(device_free=gpu << 30, **MACHINE)
         try:
-            found = alternatives(rank_plans(sizes, PlanSettings(), budget), 2)
+            found = alternatives(rank_plans(sizes, settings, budget), 2)
         except RunError as error:
             yield {"gpu": gpu, "refused": error.found}
             continue

@@ -12,6 +12,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +80,7 @@ def measure(pixels: int, tokens: int, batch: int, steps: int, seconds: float) ->
         plan = BatchPlan(dataset.buckets, dataset.kinds, batch, 1, 1, 0)
         maker = step_maker(dataset, plan)
         plain = waits(maker.prepare, steps, 0.0)
-        with ReadAhead(maker.prepare, StepPlan(plan).following(steps)) as ahead:
+        with closing(ReadAhead(maker.prepare, StepPlan(plan).following(steps))) as ahead:
             hidden = waits(ahead, steps, seconds)
         bare: list[float] = []
         for item in dataset.items:

@@ -39,7 +39,7 @@ from trainer_core.diffusion.sigma import make_quantile
 from trainer_core.inference.pipeline import Pipeline, open_pipeline
 from trainer_core.inference.sampler import evaluating
 from trainer_core.training import train
-from trainer_core.training.step.noise_level_draws import Draw, independent_draw, stratified_draw
+from trainer_core.training.step.noise_draws import Draw, independent_draw, stratified_draw
 from trainer_core.types import Conditioning
 
 from .learning import Way, config_for, shares_of

@@ -284,7 +284,7 @@ class Memory(contextlib.ExitStack):
 
 
 def _live_bytes(known: set[int]) -> Any:
-    class OfOthers(part("trainer_core.training.memory.live_bytes").LiveBytes):
+    class OfOthers(part("trainer_core.training.memory.simulated_bytes").LiveBytes):
         """Leaves out what lies in memory that was there before, and what lies in none."""
 
         def _count(self, tensor: torch.Tensor) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from trainer_core.families.presets import GOALS, QUALITIES, Gpu, plan_preset
 from trainer_core.families.registry import PACKAGES, get_family
-from trainer_core.offload.memory_plan import RESERVE
+from trainer_core.offload.possible_plans import RESERVE
 
 from . import learning_tables
 from .campaign.tables import campaign_table, goals_table, summary, traces_table

@@ -21,8 +21,8 @@ from trainer_core.families.family import Family
 from trainer_core.families.registry import get_family
 from trainer_core.offload.empty_base import empty_base
 from trainer_core.offload.model_bytes import packs
+from trainer_core.quantization.formats import FORMATS
 from trainer_core.quantization.quantized_linear import QuantizedLinear
-from trainer_core.quantization.registry import FORMATS
 from trainer_core.training.prepare.encode_dataset import Prepared
 from trainer_core.types import Bucket
 from trainer_core.weights.base_location import BaseLocation

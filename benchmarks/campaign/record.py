@@ -17,17 +17,12 @@ import torch
 from benchmarks.measuring.record import RESULTS, read_record, write_record
 from benchmarks.measuring.step_sizes import step_sizes
 from benchmarks.memory_plans import ROOM
-from trainer_core.config import RunConfig
+from trainer_core.config import MemorySection, RunConfig
 from trainer_core.families.registry import get_family
+from trainer_core.offload.choose_plan import rank_plans
 from trainer_core.offload.empty_base import empty_base
-from trainer_core.offload.memory_plan import (
-    MemoryPlan,
-    PlanSettings,
-    StepSizes,
-    rank_plans,
-    step_seconds,
-)
-from trainer_core.quantization.registry import FORMATS
+from trainer_core.offload.possible_plans import MemoryPlan, StepSizes, step_seconds
+from trainer_core.quantization.formats import FORMATS
 from trainer_core.training.memory.step_simulation import StepInputs, StepSimulation
 
 from .cells import BASELINE, START
@@ -166,15 +161,12 @@ def planned(line: Row, folder: Path) -> MemoryPlan | None:
     settings = {key: line["settings"][key] for key in ("family", "adapter", "training", "memory")}
     settings["memory"] = {key: value for key, value in memory.items() if key in _SIMULATED}
     sizes = _sizes(line["size"], line["pixels"], kept, json.dumps(settings), folder / "samples")
-    wanted = PlanSettings(
-        base_format=kept,
-        blocks_to_swap=memory["blocks_to_swap"] or 0,
-        swap_slots=memory.get("swap_slots", 2),
-        gradient_checkpointing=memory.get("gradient_checkpointing", True),
-        # A planner that is free to choose, with all the room there is, would keep activations.
-        blocks_to_checkpoint=memory.get("blocks_to_checkpoint", _ALL),
-        checkpoint_inputs=memory.get("checkpoint_inputs", "device"),
-    )
+    # A planner that is free to choose, with all the room there is, would keep activations.
+    usual = {"blocks_to_checkpoint": _ALL, "checkpoint_inputs": "device", "swap_slots": 2}
+    names = (*usual, "blocks_to_swap", "gradient_checkpointing")
+    chosen = {**usual, **{name: memory[name] for name in names if name in memory}}
+    chosen |= {"base_format": kept, "blocks_to_swap": memory["blocks_to_swap"] or 0}
+    wanted = MemorySection().model_copy(update=chosen)
     return rank_plans(sizes, wanted, ROOM)[0]
 
 

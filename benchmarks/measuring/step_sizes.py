@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from trainer_core.offload.memory_plan import FormatSizes, StepSizes
 from trainer_core.offload.model_bytes import base_bytes
+from trainer_core.offload.possible_plans import FormatSizes, KeptFormat, StepSizes
 from trainer_core.quantization.stored_format import StoredFormat
 from trainer_core.training.memory.step_simulation import StepSimulation
 
@@ -28,7 +28,7 @@ def step_sizes(
     for name, stored in (("dense", None), *formats.items()):
         lists, dtype = simulation.family.layers.repeated_blocks, simulation.inputs.dtype
         weights = base_bytes(simulation.transformer, lists, dtype, stored)
-        found[name] = FormatSizes(weights, simulation.profile(stored), name in in_file)
-    by_size = sorted(found, key=lambda name: -found[name].base.total)
-    kept = {name: found[name] for name in by_size}
-    return StepSizes(kept, simulation.step().adapter)
+        kept = KeptFormat(weights, name in in_file)
+        found[name] = FormatSizes(kept, simulation.profile(stored))
+    by_size = sorted(found, key=lambda name: -found[name].kept.base.total)
+    return StepSizes({name: found[name] for name in by_size}, simulation.step().adapter)

@@ -53,7 +53,7 @@ def compare_run(
     from ...trainer_core.device import borrowed_threads
     from ...trainer_core.diffusion.flow import SamplingStopped
     from ...trainer_core.inference import comparison
-    from ...trainer_core.training.setup.compared_run import (
+    from ...trainer_core.training.checkpoints.comparison_columns import (
         read_steps,
         read_strengths,
         reference_images,

@@ -20,6 +20,7 @@ from ...trainer_core.training.observer import (
     TENSORBOARD_ABSENT,
     Advised,
     CacheProgress,
+    CheckpointRestored,
     CheckpointSaved,
     Event,
     MemoryPlanned,
@@ -31,7 +32,6 @@ from ...trainer_core.training.observer import (
     StepDone,
     ValidationDone,
     Warned,
-    WentBack,
 )
 from ..host import comfy_host
 from ..host.folders import saved_checkpoints
@@ -335,7 +335,7 @@ class NodeObserver:
                 self.state.advice.append(asdict(event))
             self._refresh()
             return
-        if isinstance(event, WentBack):
+        if isinstance(event, CheckpointRestored):
             with PANEL.lock:
                 self.state.go_back(event.to)
             # Points of steps that are given up must not follow.

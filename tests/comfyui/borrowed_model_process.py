@@ -120,7 +120,7 @@ def borrowed(sampled, checkpointing=""):
             numbered = dict(enumerate(blocks))
             calls = module.CheckpointedBlocks(numbered, {0}, None, lambda: 0)
             # As if it had chosen the others to keep their activations; the first is measured.
-            calls._settled.update(dict.fromkeys(range(1, len(numbered)), 10**9))
+            calls._chosen_for.update(dict.fromkeys(range(1, len(numbered)), 10**9))
             enable(held.denoiser, sampled.lists, calls)
         return adapted(held.denoiser, sampled)
 

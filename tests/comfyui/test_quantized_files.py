@@ -11,7 +11,7 @@ from trainer_core.bases.locate import locate_base
 from trainer_core.bases.open import open_base
 from trainer_core.config import BaseSection
 from trainer_core.families.registry import get_family
-from trainer_core.weights.reading import TensorReader
+from trainer_core.weights.tensor_reader import TensorReader
 
 pytestmark = [pytest.mark.comfy, pytest.mark.slow]
 

@@ -11,9 +11,9 @@ from tests.gpu.memory import given_back
 from tests.gpu.test_block_swap import CUDA, MASTERS, make_blocks, passes
 from trainer_core.device import begin_peak, spare_at_peak
 from trainer_core.errors import RunError
+from trainer_core.offload.block_selection import evenly_spread
 from trainer_core.offload.host_weights import block_spans
 from trainer_core.offload.streamed_blocks import StreamedBlocks
-from trainer_core.offload.swapped import evenly_spread
 from trainer_core.offload.transfer import CudaTransfer
 from trainer_core.training import train
 from trainer_core.training.observer import MemoryPlanned, RunStarted, Warned

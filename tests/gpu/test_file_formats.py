@@ -6,9 +6,9 @@ from fixtures.gguf_files import random_blocks
 
 from trainer_core.quantization.block_scaled import Mxfp8, Nvfp4
 from trainer_core.quantization.eight_bit_products import takes
+from trainer_core.quantization.formats import FORMATS
 from trainer_core.quantization.gguf_blocks import GGUF_FORMATS
 from trainer_core.quantization.quantized_linear import QuantizedLinear
-from trainer_core.quantization.registry import FORMATS
 from trainer_core.quantization.rotated_integers import AsymW4A8, ConvRotW4A4, Int8Tensorwise
 
 pytestmark = pytest.mark.gpu

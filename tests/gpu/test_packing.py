@@ -15,9 +15,9 @@ from trainer_core.families.registry import get_family
 from trainer_core.offload.host_weights import PageableMaster, _present
 from trainer_core.offload.load_base import load_base
 from trainer_core.offload.machine import Machine
-from trainer_core.quantization.registry import FORMATS
-from trainer_core.weights.base_format import _AT_ONCE
+from trainer_core.quantization.formats import FORMATS
 from trainer_core.weights.base_location import BaseLocation
+from trainer_core.weights.layer_packing import _AT_ONCE
 
 pytestmark = pytest.mark.gpu
 

@@ -9,7 +9,7 @@ from runs import run_config
 from tests.fixtures.combinations import each_once, pairwise, rarely
 from tests.fixtures.pretend_cuda import runtime
 from tests.gpu.memory import PRETENDED
-from trainer_core.quantization.registry import FORMATS
+from trainer_core.quantization.formats import FORMATS
 from trainer_core.training import train
 from trainer_core.training.observer import SilentObserver, StepDone
 from trainer_core.training.optimizers.registry import OPTIMIZERS

@@ -87,6 +87,11 @@ class CancelAfter:
         return [each.message for each in self.events if isinstance(each, Warned | Noted)]
 
 
+def preview_image(folder: Path, step: int) -> bytes:
+    (path,) = (folder / "samples").glob(f"*{step}/0.png")
+    return Image.open(path).tobytes()
+
+
 def metrics(folder: Path) -> list[dict[str, Any]]:
     lines = (folder / "metrics.jsonl").read_text().splitlines()
     return [

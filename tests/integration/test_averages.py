@@ -13,10 +13,10 @@ from trainer_core.adapter_files.metadata import own_facts
 from trainer_core.cli import main
 from trainer_core.tensors.safetensors_reader import open_tensors
 from trainer_core.training import train
-from trainer_core.training.checkpoints.average import exponential_share
 from trainer_core.training.checkpoints.checkpoint import save_checkpoint
-from trainer_core.training.checkpoints.post_hoc import kept_averages, make_averaged
-from trainer_core.training.checkpoints.power_average import Profile, sum_for, update_shares
+from trainer_core.training.checkpoints.ema import exponential_share
+from trainer_core.training.checkpoints.post_hoc_ema import kept_averages, make_averaged
+from trainer_core.training.checkpoints.power_ema import Profile, sum_for, update_shares
 
 PARTS = {"kind": "lora", "init": "pissa", "dora": True}
 EMA = {"decay": 0.8, "export": "both", "post_hoc": True}

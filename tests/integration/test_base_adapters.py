@@ -6,7 +6,7 @@ import json
 import pytest
 import torch
 from PIL import Image
-from runs import CancelAfter, assert_same_files, metrics, noisy_images, run_config
+from runs import CancelAfter, assert_same_files, metrics, noisy_images, preview_image, run_config
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
@@ -32,11 +32,6 @@ PREVIEW = {
     "height": 64,
     "steps": 3,
 }
-
-
-def image(folder, step):
-    (path,) = (folder / "samples").glob(f"*{step}/0.png")
-    return Image.open(path).tobytes()
 
 
 def beside(*files, when="training", strength=1.0):
@@ -87,9 +82,9 @@ def test_previews_are_made_without_what_only_trains(tmp_path, cache, first, lora
     found = train(config)
     plain = run_config(tmp_path / "b", cache, **given)
     assert torch.equal(pixels(config, None), pixels(plain, None))
-    base, trained = image(found.folder, 0), image(found.folder, 3)
+    base, trained = preview_image(found.folder, 0), preview_image(found.folder, 3)
     other = train(plain)
-    assert base == image(other.folder, 0)
+    assert base == preview_image(other.folder, 0)
     # What was trained is something else than without, and is shown on the base alone.
     assert metrics(found.folder)[0]["loss"] != metrics(other.folder)[0]["loss"]
     (path,) = (found.folder / "samples").glob("*3/0.png")
@@ -202,7 +197,7 @@ def test_schnell_trains_with_a_training_adapter(tmp_path, cache, form):
         run_config(tmp_path / "b", cache, **given, base={**base, "adapters": adapters}), observer
     )
     assert len([each for each in observer.said() if "training adapter" in each]) == 1
-    assert image(found.folder, 0) == image(first.folder, 0)
+    assert preview_image(found.folder, 0) == preview_image(first.folder, 0)
     assert metrics(found.folder)[0]["loss"] != metrics(first.folder)[0]["loss"]
 
 

@@ -12,7 +12,7 @@ from trainer_core.config.reading import dump_config, load_config
 from trainer_core.errors import ConfigError, NonFiniteError
 from trainer_core.training import train
 from trainer_core.training.observer import StepDone
-from trainer_core.training.step.schedules import make_schedule
+from trainer_core.training.step.learning_rate import make_schedule
 
 LOWER = {"training": {"optimizer": {"learning_rate": 8e-4}}}
 

@@ -8,7 +8,7 @@ from trainer_core.errors import RunError
 from trainer_core.offload.load_base import PlacedBase
 from trainer_core.training import train
 from trainer_core.training.checkpoints.checkpoint_search import best_step
-from trainer_core.training.observer import RunStarted, StepDone, WentBack
+from trainer_core.training.observer import CheckpointRestored, RunStarted, StepDone
 
 LATER = pytest.mark.exhaustive
 
@@ -44,7 +44,7 @@ class BreaksBehind(BrokenBase):
 
     def notify(self, event):
         CancelAfter.notify(self, event)
-        if isinstance(event, WentBack):
+        if isinstance(event, CheckpointRestored):
             self.back.append(event.to)
             self.mend()
         elif isinstance(event, StepDone) and self.back:

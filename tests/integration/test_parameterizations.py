@@ -19,7 +19,7 @@ from trainer_core.training import SingleProcess, train
 from trainer_core.training.objectives.preservation import compute_missing, plan_trajectories
 from trainer_core.training.observer import RunStarted, SilentObserver
 from trainer_core.training.prepare.encode_dataset import prepare
-from trainer_core.training.step.noise_level_draws import stratified_draw
+from trainer_core.training.step.noise_draws import stratified_draw
 
 CPU = torch.device("cpu")
 KS = [0.03 * (14.6 / 0.03) ** (step / 49) for step in range(50)]

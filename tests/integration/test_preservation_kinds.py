@@ -15,8 +15,8 @@ from trainer_core.training.observer import CacheProgress, SilentObserver
 from trainer_core.training.prepare.encode_dataset import prepare, save_manifest
 from trainer_core.training.setup.load import load
 from trainer_core.training.setup.run_batches import base_answers, batch_plan, step_maker
-from trainer_core.training.setup.start import find_start
-from trainer_core.training.step.noise_level_draws import stratified_draw
+from trainer_core.training.setup.starting_point import find_start
+from trainer_core.training.step.noise_draws import stratified_draw
 
 CPU = torch.device("cpu")
 KINDS = {

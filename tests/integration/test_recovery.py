@@ -10,7 +10,7 @@ from runs import CancelAfter, assert_equal_runs, merge, metrics, record, run_con
 
 from trainer_core.errors import NonFiniteError
 from trainer_core.training import train
-from trainer_core.training.observer import StepDone, WentBack
+from trainer_core.training.observer import CheckpointRestored, StepDone
 
 LATER = pytest.mark.exhaustive
 LAST = BREAKS["training"]["steps"]
@@ -65,7 +65,7 @@ def test_a_run_that_breaks_goes_back_and_on_with_a_lower_rate(whole):
     ((step, to),) = [(each["step"], each["to"]) for each in record(result.folder)["returns"]]
     # Not to the state right before the first that broke, from which the same numbers follow.
     assert (step, to) == (BROKEN + 1, 2)
-    assert [each.to for each in observer.events if isinstance(each, WentBack)] == [to]
+    assert [each.to for each in observer.events if isinstance(each, CheckpointRestored)] == [to]
     lines = metrics(result.folder)
     assert [line["step"] for line in lines] == list(range(1, LAST + 1))
     rates = [n * 1e-3 * (1.0 if n <= to else 0.01) for n in range(1, LAST + 1)]

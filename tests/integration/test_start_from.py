@@ -3,8 +3,7 @@
 import json
 
 import pytest
-from PIL import Image
-from runs import CancelAfter, assert_same_files, run_config
+from runs import CancelAfter, assert_same_files, preview_image, run_config
 from safetensors import safe_open
 
 from trainer_core.errors import AdapterError
@@ -18,11 +17,6 @@ PREVIEW = {
     "height": 64,
     "steps": 4,
 }
-
-
-def image(folder, step):
-    (path,) = (folder / "samples").glob(f"*{step}/0.png")
-    return Image.open(path).tobytes()
 
 
 def start(file, **adapter):
@@ -43,9 +37,9 @@ def test_second_run_draws_at_step_0_what_the_first_drew_at_its_end(tmp_path, cac
     file = first.adapters[layout]
     config = run_config(tmp_path, cache, training=SHORT, preview=PREVIEW, **start(file))
     second = train(config, observer)
-    base, end = image(first.folder, 0), image(first.folder, 3)
+    base, end = preview_image(first.folder, 0), preview_image(first.folder, 3)
     assert base != end, "three steps change nothing that an image shows"
-    assert image(second.folder, 0) == end
+    assert preview_image(second.folder, 0) == end
     assert any("starts from a file" in e and "as they are" in e for e in observer.said())
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.overrides import TorchFunctionMode
 
-from trainer_core.quantization.registry import FORMATS
+from trainer_core.quantization.formats import FORMATS
 from trainer_core.quantization.rotated_integers import ConvRotW4A4
 from trainer_core.quantization.rotation import rotate
 from trainer_core.tensors.device_tables import forget_tables

@@ -40,7 +40,7 @@ from ..tensors.rounding import (
 )
 from ..tensors.widening import widened
 from ..types import AdapterState
-from ..weights.reading import TensorReader
+from ..weights.tensor_reader import TensorReader
 from .open import BaseFile, BaseWeights, Place
 
 Rounding = Literal["nearest", "stochastic"]

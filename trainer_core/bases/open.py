@@ -165,7 +165,7 @@ class BaseWeights:
         """
         import torch
 
-        from ..weights.reading import TensorReader
+        from ..weights.tensor_reader import TensorReader
 
         place = self.place(name)
         if place is None:

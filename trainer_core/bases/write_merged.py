@@ -19,7 +19,7 @@ from ..tensors.safetensors_writer import Outline, TensorInfo, rewrite_tensors, s
 from ..types import AdapterState
 from ..weights.diffusers_folder import read_json, weight_files
 from ..weights.header import OTHER_FILE, read_header
-from ..weights.reading import TensorReader
+from ..weights.tensor_reader import TensorReader
 from .merge import Job, Merged, MergeReport, Progress, Rounding, made_tensors, plan_jobs
 from .open import BaseFile, BaseWeights
 

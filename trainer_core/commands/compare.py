@@ -29,14 +29,14 @@ def compare(arguments: Arguments) -> int:
     rest = in_preview(rest)
     place = existing(rest.word("a run's folder"), "a run's folder")
     files = [existing(each, "an adapter file") for each in own.get("adapter", [])]
-    from ..training.checkpoints.run_folder import find_version
-    from ..training.setup.compared_run import (
+    from ..training.checkpoints.comparison_columns import (
         file_columns,
         read_steps,
         read_strengths,
         run_columns,
         run_file_of,
     )
+    from ..training.checkpoints.run_folder import find_version
 
     strengths = read_strengths(own.get("strengths", ["1"])[-1])
     steps = read_steps(own.get("checkpoints", ["all"])[-1])

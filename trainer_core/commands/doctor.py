@@ -163,7 +163,7 @@ def _start(config: RunConfig) -> AdapterState | None:
     from ..device import resolve_device, resolve_precision
     from ..families.registry import get_family
     from ..training.setup.refusals import require_possible, require_resumable
-    from ..training.setup.start import find_start
+    from ..training.setup.starting_point import find_start
     from ..training.step.processes import SingleProcess
 
     family = get_family(config.family)

@@ -29,7 +29,7 @@ def ema(arguments: Arguments) -> int:
     arguments.at_most(2)
     lengths, overwrite = _lengths(own), is_set(own, "overwrite")
     run, *out = arguments.words
-    from ..training.checkpoints.post_hoc import check_length, kept_averages, make_averaged
+    from ..training.checkpoints.post_hoc_ema import check_length, kept_averages, make_averaged
     from ..training.checkpoints.run_folder import find_version
 
     for length in lengths:

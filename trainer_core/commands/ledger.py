@@ -24,7 +24,7 @@ def ledger(arguments: Arguments) -> int:
     most = whole_number(own, "most", 1)
     place = existing(arguments.word("the folder of a run"), "the folder of a run")
     from ..training.checkpoints.run_folder import find_version
-    from ..training.metrics.ledger import LEDGER, read_ledger
+    from ..training.metrics.loss_ledger import LEDGER, read_ledger
 
     folder = find_version(place, LEDGER)
     found = read_ledger(folder)

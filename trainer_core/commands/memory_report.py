@@ -12,9 +12,9 @@ from ..printable import gibibytes
 if TYPE_CHECKING:
     import torch
 
+    from ..offload.choose_plan import PlanChoice
     from ..offload.empty_base import EmptyBase
     from ..offload.machine import Machine
-    from ..offload.plan_choice import PlanChoice
     from ..training.memory.step_simulation import StepSimulation
 
 
@@ -66,7 +66,7 @@ def run_step(
     from ..inference.sampler import preview_layers
     from ..training.memory.memory_estimate import largest_sample, run_simulation, text_tokens
     from ..training.prepare.cache_manifest import read_manifest
-    from ..training.step.pass_sizes import largest_square, with_largest_batch
+    from ..training.step.batch_sizes import largest_square, with_largest_batch
     from ..types import Bucket
 
     if config.cache.manifest:
@@ -93,9 +93,9 @@ def planned(
     Raises:
         RunError: When none fits.
     """
+    from ..offload.choose_plan import unplanned
     from ..offload.machine import machine_budget
-    from ..offload.plan_choice import unplanned
-    from ..training.setup.choose_plan import choose_step_plan, leaves_no_choice
+    from ..training.setup.plan_run import choose_step_plan, leaves_no_choice
     from ..weights.loading import is_quantized
 
     memory, dtype = simulation.config.memory, simulation.inputs.dtype
@@ -111,7 +111,7 @@ def planned(
 
 def table(choice: PlanChoice) -> list[dict[str, Any]]:
     """The plan that is taken, and the next two."""
-    from ..training.setup.choose_plan import plan_rows
+    from ..training.setup.plan_run import plan_rows
 
     return [
         {

@@ -66,7 +66,7 @@ def cache(arguments: Arguments) -> int:
         )
     from ..data.cache.build import cache_folder
     from ..device import borrowed_threads, resolve_device
-    from ..training.observer import EndedEarlyError
+    from ..training.observer import RunCancelledError
     from ..training.prepare.encode_dataset import collect_cache, prepare, save_manifest
     from ..training.step.processes import SingleProcess
 
@@ -78,7 +78,7 @@ def cache(arguments: Arguments) -> int:
     with watching(as_json=arguments.json) as observer, threads:
         try:
             prepared = prepare(config.model_copy(update={"cache": cache}), observer, processes)
-        except EndedEarlyError:
+        except RunCancelledError:
             show_report({"folder": cache_folder(config), "cancelled": True}, as_json=arguments.json)
             return 0
         manifest = save_manifest(config, prepared)

@@ -19,6 +19,7 @@ from typing import Any
 from ..printable import gibibytes
 from ..training.observer import (
     CacheProgress,
+    CheckpointRestored,
     CheckpointSaved,
     Event,
     MemoryPlanned,
@@ -244,6 +245,8 @@ def watching(*, as_json: bool) -> Iterator[Observer]:
 def event_record(event: Event) -> dict[str, Any]:
     """An event as a JSON object: its name and its fields."""
     name = re.sub(r"(?<!^)(?=[A-Z])", "_", type(event).__name__).lower()
+    if isinstance(event, CheckpointRestored):
+        name = "went_back"  # as programs know it
     return {"event": name, **dataclasses.asdict(event)}
 
 

@@ -57,7 +57,6 @@ def sample_euler(
     velocity: Callable[[Tensor, Tensor], Tensor],
     noise: Tensor,
     sigmas: Tensor,
-    on_step: Callable[[int, Tensor], None] | None = None,
     stop: Callable[[], bool] | None = None,
 ) -> Tensor:
     """Generate latents from noise.
@@ -66,7 +65,6 @@ def sample_euler(
         velocity: Takes latents `[B, C, h, w]` and sigma `[B]`, gives the velocity `[B, C, h, w]`.
         noise: `[B, C, h, w]`, latents at the first sigma: standard normal where that is 1.
         sigmas: `[steps + 1]`, decreasing, as `Family.sampling_sigmas` gives them.
-        on_step: Called after each step with its index (from 0) and the latents.
         stop: Asked after each step whether to give up.
 
     Returns:
@@ -82,8 +80,6 @@ def sample_euler(
         predicted = velocity(latents, sigma.expand(latents.shape[0]))
         # The sum is taken in float32, as half precision loses small steps.
         latents = (latents.float() + (following - sigma) * predicted).to(noise.dtype)
-        if on_step is not None:
-            on_step(index, latents)
         if stop is not None and stop():
             raise SamplingStopped
     return latents

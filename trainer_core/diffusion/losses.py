@@ -21,22 +21,6 @@ DELTA = 0.1
 """Scale of ``huber`` where nothing else is said."""
 
 
-def flow_loss(prediction: Tensor, target: Tensor, weights: Tensor | None = None) -> Tensor:
-    """Mean squared error of each sample, computed in float32.
-
-    Args:
-        prediction: `[B, C, h, w]`, `[B, C, f, h, w]`, or without weights `[B, ...]`: the predicted
-            velocity in any float dtype.
-        target: Of the same shape, the true velocity.
-        weights: `[B, 1, h, w]`, factor on the error at each place, the same for all channels and
-            frames; None for 1 everywhere. It is not divided by: `data.masks` does that.
-
-    Returns:
-        `[B]`, float32.
-    """
-    return _mean(torch.square, _errors(prediction, target), weights)
-
-
 @dataclass(frozen=True, slots=True)
 class FlowLoss:
     """The loss of a run.
@@ -70,11 +54,7 @@ class FlowLoss:
     guidance: float = 1.0
 
     def __call__(
-        self,
-        prediction: Tensor,
-        target: Tensor,
-        sigma: Tensor,
-        weights: Tensor | None = None,
+        self, prediction: Tensor, target: Tensor, sigma: Tensor, weights: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """Measure a batch.
 
@@ -82,10 +62,11 @@ class FlowLoss:
             prediction: `[B, C, h, w]` or `[B, C, f, h, w]`, in any float dtype.
             target: Of the same shape.
             sigma: `[B]`, float32, on the same device; read by a scheduled ``huber`` alone.
-            weights: As of `flow_loss`, with each kind.
+            weights: `[B, 1, h, w]`, factor on the error at each place, the same for all channels
+                and frames; None for 1 everywhere. It is not divided by: `data.masks` does that.
 
         Returns:
-            `[B]` the losses with their graph, and `[B]` the mean squared errors (`flow_loss`)
+            `[B]` the losses with their graph, and `[B]` the mean squared errors
             without one; both float32.
         """
         errors = _errors(prediction, target)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..errors import ConfigError
 from .densities import Density, beta_density
+from .noise_bands import band_of
 
 _SMALLEST_MASS = 1e-9
 _HALVINGS = 60
@@ -108,13 +109,12 @@ def _named(density: str, mode_scale: float, alpha: float, beta: float) -> Densit
 
 _COSMAP = Density(
     # 1 - 1 / (tan + 1), written so that nothing is infinite at either end.
-    lambda place: _share(math.sin(math.pi * place / 2), math.cos(math.pi * place / 2)),
+    lambda place: (
+        math.sin(math.pi * place / 2)
+        / (math.sin(math.pi * place / 2) + math.cos(math.pi * place / 2))
+    ),
     lambda sigma: math.atan2(sigma, 1 - sigma) * 2 / math.pi,
 )
-
-
-def _share(one: float, other: float) -> float:
-    return one / (one + other)
 
 
 def _cut_off(density: Density, minimum: float, maximum: float) -> Callable[[float], float]:
@@ -186,7 +186,7 @@ def band_shares(quantile: Callable[[float], float], bands: int) -> list[float]:
     """
     counts = [0] * bands
     for index in range(_PLACES):
-        counts[min(int(quantile((index + 0.5) / _PLACES) * bands), bands - 1)] += 1
+        counts[band_of(quantile((index + 0.5) / _PLACES), bands)] += 1
     return [count / _PLACES for count in counts]
 
 

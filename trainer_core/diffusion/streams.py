@@ -25,10 +25,7 @@ def join_streams(clip: Tensor, sound: Tensor) -> Tensor:
 
 def stream_shapes(clip: Tensor, sound: Tensor) -> dict[str, Tensor]:
     """What stands beside a text of a batch of `join_streams`."""
-    return {
-        _CLIP: clip.new_empty(0, *clip.shape[1:]),
-        _SOUND: sound.new_empty(0, *sound.shape[1:]),
-    }
+    return {_CLIP: clip.new_empty(0, *clip.shape[1:]), _SOUND: sound.new_empty(0, *sound.shape[1:])}
 
 
 def part_streams(joined: Tensor, text: Mapping[str, Tensor]) -> tuple[Tensor, Tensor | None]:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 import torch
 from torch import Tensor
 
+from .noise_bands import band_of
 from .parameterization import FLOW, Parameterization
 
 SigmaWeight = Callable[[float], float]
@@ -131,7 +132,7 @@ class LearnedWeight:
 
     def __call__(self, sigma: float) -> float:
         """The weight of a noise level in [0, 1]."""
-        return self._weights[_band(sigma)]
+        return self._weights[band_of(sigma, BANDS)]
 
     def learn(self, errors: Iterable[tuple[float, float]]) -> None:
         """Take in the samples of a step, in their order.
@@ -143,7 +144,7 @@ class LearnedWeight:
         for sigma, error in errors:
             if not math.isfinite(error):
                 continue
-            band = _band(sigma)
+            band = band_of(sigma, BANDS)
             self._sums[band] = kept * self._sums[band] + error
             self._counts[band] = kept * self._counts[band] + 1
             self._shares = [(1 - 1 / (BANDS * _MEMORY)) * share for share in self._shares]
@@ -176,7 +177,3 @@ class LearnedWeight:
             inverse.append(1 / max(of_band, _LEAST * mean))
         drawn = sum(map(float.__mul__, self._shares, inverse)) / sum(self._shares)
         self._weights = [each / drawn for each in inverse]
-
-
-def _band(sigma: float) -> int:
-    return min(int(sigma * BANDS), BANDS - 1)

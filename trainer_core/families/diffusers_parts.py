@@ -25,8 +25,8 @@ from ..weights.base_location import BaseLocation
 from ..weights.diffusers_folder import read_json
 from ..weights.file_spec import Origin
 from ..weights.header import WeightFile
+from ..weights.library_errors import reading_part
 from ..weights.loading import load_frozen, load_words
-from ..weights.reading_part import reading_part
 
 _SIDE = 32
 _UNSUPPORTED = (

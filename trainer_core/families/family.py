@@ -17,10 +17,10 @@ from ..config import BaseSection, RunConfig
 from ..diffusion.sigma import ShiftSettings, flow_sigmas, shift_factor
 from ..errors import ConfigError
 from ..types import Conditioning, FrameGrid, StartFrames
-from ..weights.base_format import Packing
 from ..weights.diffusers_folder import read_json
+from ..weights.layer_packing import Packing
+from ..weights.library_errors import reading_part
 from ..weights.loading import Take, load_file, load_frozen, load_packed
-from ..weights.reading_part import reading_part
 from .distilled import distilled_by_name
 from .family_specs import (
     BaseFiles,

@@ -23,8 +23,8 @@ from ..errors import AdapterError
 from ..types import AdapterState, Conditioning
 from ..weights.base_location import BaseLocation, folder_identity
 from ..weights.diffusers_folder import check_part, read_json
+from ..weights.library_errors import reading_part
 from ..weights.loading import load_frozen
-from ..weights.reading_part import reading_part
 
 _SHARE = 0.1
 """Its learning rate over that of the denoiser, where none is set."""

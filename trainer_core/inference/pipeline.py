@@ -45,7 +45,7 @@ from ..filesystem.storage import atomic_write
 from ..offload.empty_base import empty_base
 from ..offload.load_base import PlacedBase, load_base
 from ..offload.machine import Machine
-from ..offload.memory_plan import RESERVE
+from ..offload.possible_plans import RESERVE
 from ..quantization.quantized_linear import set_compute
 from ..tensors.safetensors_reader import Source
 from ..types import AdapterState, Conditioning, Sound

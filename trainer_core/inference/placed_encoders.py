@@ -20,10 +20,10 @@ from ..config import MemorySection
 from ..data.cache.encoders import ClipEncoders, Encoders, encode_clip, encode_texts
 from ..device import release_memory
 from ..families.family_specs import PartedEncoders
+from ..offload.block_selection import bytes_away, evenly_spread
 from ..offload.host_weights import MappedMaster, Master, make_master
 from ..offload.machine import Machine
 from ..offload.streamed_blocks import StreamedBlocks
-from ..offload.swapped import bytes_away, evenly_spread
 from ..offload.transfer import make_transfer
 from ..types import Conditioning
 

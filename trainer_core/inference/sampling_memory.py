@@ -9,8 +9,8 @@ from torch import nn
 
 from ..config import MemorySection, RunConfig
 from ..families.family import Family
+from ..offload.block_selection import repeated_blocks
 from ..offload.empty_base import EmptyBase, bytes_on_device
-from ..offload.swapped import repeated_blocks
 from ..weights.base_location import BaseLocation
 from .decoder import decoding_bytes
 from .sampler import preview_frames, preview_layers

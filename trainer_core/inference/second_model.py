@@ -18,7 +18,7 @@ from ..offload.empty_base import empty_base
 from ..offload.host_weights import MappedMaster
 from ..offload.load_base import load_base
 from ..offload.machine import Machine
-from ..offload.memory_plan import RESERVE
+from ..offload.possible_plans import RESERVE
 from ..quantization.quantized_linear import set_compute
 from ..weights.base_location import BaseLocation
 from .sampling_memory import sampling_bytes, sampling_memory

@@ -16,10 +16,10 @@ from torch.utils.checkpoint import checkpoint
 from ..config import MemorySection
 from ..device import begin_peak, counts_allocated
 from ..families.family import Family
+from .block_selection import chosen_blocks, repeated_blocks
 from .host_inputs import WORTH, HostArena, HostInputs
 from .machine import Machine
 from .pinned_memory import PinnedMemory
-from .swapped import chosen_blocks, repeated_blocks
 from .transfer import make_transfer
 
 
@@ -52,11 +52,11 @@ class CheckpointedBlocks:
         # By number: most bytes that it would keep, and how large its inputs are then.
         self._bytes: dict[int, int] = {}
         self._largest: dict[int, int] = {}
-        self._settled: dict[int, int] = {}
+        self._chosen_for: dict[int, int] = {}
 
-    def unsettled(self) -> bool:
+    def needs_choice(self) -> bool:
         """Whether blocks were called with larger inputs than when `keep` chose."""
-        return self._allocated is not None and self._largest != self._settled
+        return self._allocated is not None and self._largest != self._chosen_for
 
     def keep(self, room: int) -> int:
         """Let blocks keep their activations, those of the fewest bytes first.
@@ -69,8 +69,8 @@ class CheckpointedBlocks:
         Returns:
             How many blocks keep theirs.
         """
-        larger = {n for n, size in self._largest.items() if size != self._settled.get(n)}
-        self._settled = dict(self._largest)
+        larger = {n for n, size in self._largest.items() if size != self._chosen_for.get(n)}
+        self._chosen_for = dict(self._largest)
         self.chosen |= larger
         for number in sorted(self.chosen & self._bytes.keys(), key=self._bytes.__getitem__):
             room -= self._bytes[number]
@@ -105,10 +105,10 @@ class CheckpointedBlocks:
         """Whether it is not known what a block would keep of such inputs."""
         size = sum(each.numel() for each in args if isinstance(each, Tensor))
         if size > self._largest.get(number, 0):
-            if not self.unsettled():
+            if not self.needs_choice():
                 self._begin()
             self._largest[number] = size
-        return size > self._settled.get(number, 0)
+        return size > self._chosen_for.get(number, 0)
 
     def _measured(self, block: nn.Module, number: int, *args: Any) -> Any:
         """Call a block. When it computes again, all is there that it would have kept."""
@@ -140,7 +140,6 @@ def checkpoint_blocks(
     """Let a denoiser's blocks compute again what ``memory`` asks for.
 
     Args:
-        device: Where it computes.
         may_keep: Whether `CheckpointedBlocks.keep` will choose where no plan has.
 
     Returns:

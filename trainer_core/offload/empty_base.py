@@ -11,12 +11,12 @@ from torch import nn
 from ..config import MemorySection
 from ..families.family import Family
 from ..families.trainable_text import empty_text, join_text
-from ..weights.base_format import Packing
 from ..weights.base_location import BaseLocation
 from ..weights.kept_weights import stored_layers
-from ..weights.reading_part import reading_part
+from ..weights.layer_packing import Packing
+from ..weights.library_errors import reading_part
+from .block_selection import bytes_away, repeated_blocks, swapped_blocks
 from .model_bytes import base_bytes
-from .swapped import bytes_away, repeated_blocks, swapped_blocks
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +43,6 @@ class EmptyBase:
 def empty_base(location: BaseLocation, family: Family) -> EmptyBase:
     """Build a base's denoiser without memory.
 
-    Returns:
-        The denoiser on the meta device, with its counts.
-
     Raises:
         BaseModelError: When the base's file or settings are damaged.
     """
@@ -63,8 +60,6 @@ def bytes_on_device(memory: MemorySection, base: EmptyBase, dtype: torch.dtype) 
     """Bytes of a base's weights that are on the device at a time.
 
     Args:
-        memory: How they are kept, and which blocks are swapped.
-        base: Without an adapter.
         dtype: What is dense is loaded in.
     """
     lists = base.family.layers.repeated_blocks

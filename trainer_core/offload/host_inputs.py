@@ -39,7 +39,6 @@ class _Slot:
     """RAM for one input.
 
     Attributes:
-        bytes: The memory.
         taken: Whether an input is in it.
     """
 
@@ -226,7 +225,6 @@ class HostInputs:
     """Calls checkpointed blocks, and keeps their inputs in RAM.
 
     Args:
-        transfer: Copies to it and from it.
         worth: Bytes of an input that is kept there.
     """
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 import ctypes
 import mmap
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -215,7 +216,6 @@ class HostBlock:
     """A block's frozen weights on the host.
 
     Attributes:
-        spans: What they are.
         tensors: One for each, on the CPU.
         flat: The bytes `[size]` that these lie in, or None where they lie apart.
         mapped: The pages of those that lie in a mapped file.
@@ -255,23 +255,23 @@ class HostBlock:
         return [(span.view(slot), tensor) for span, tensor in pairs]
 
 
-class Master(Protocol):
+class Master(ABC):
     """Keeps the weights of blocks on the host, and never writes to them.
 
     Attributes:
         lasting: Whether what it holds takes no memory, so that it is kept of blocks on the device.
     """
 
-    lasting: bool
+    lasting = False
 
+    @abstractmethod
     def hold(self, spans: tuple[Span, ...]) -> HostBlock:
         """Take over the tensors that a block has now."""
-        ...
 
-    def drop(self, held: HostBlock) -> None:
+    def drop(self, held: HostBlock) -> None:  # noqa: B027 - most have nothing to give back
         """Hear that a block is on the device from now on."""
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027
         """Give back what the system was asked for; the tensors stay readable."""
 
 
@@ -281,10 +281,8 @@ def _present(spans: Sequence[Span]) -> Iterator[tuple[Span, Tensor]]:
         yield span, held[name].detach()
 
 
-class PageableMaster:
+class PageableMaster(Master):
     """Ordinary memory: one flat buffer for each block; only one block is there twice for a time."""
-
-    lasting = False
 
     def hold(self, spans: tuple[Span, ...]) -> HostBlock:
         """Copy the tensors into one buffer, and let the block have them there."""
@@ -296,14 +294,8 @@ class PageableMaster:
     def _room(self, size: int) -> Tensor:
         return whole_pages(size)
 
-    def drop(self, held: HostBlock) -> None:
-        """Do nothing: the buffer goes with its last tensor."""
 
-    def close(self) -> None:
-        """Do nothing: the blocks have the buffers."""
-
-
-class MappedMaster:
+class MappedMaster(Master):
     """The tensors where they lie already: in a memory-mapped file, of which RAM holds no copy.
 
     Args:
@@ -337,9 +329,6 @@ class MappedMaster:
         """Give the memory that the file was read into back to the system."""
         if held.mapped is not None:
             held.mapped.forget()
-
-    def close(self) -> None:
-        """Do nothing: the file is closed when the last tensor goes."""
 
 
 class PinnedMaster(PageableMaster):
@@ -393,7 +382,6 @@ def make_master(name: str, device: torch.device, machine: Machine) -> Master:
 
     Args:
         name: ``auto``, ``pinned``, ``pageable`` or ``file``.
-        device: Where the blocks are used.
 
     Raises:
         RunError: When memory is to be pinned for a device that does not read it.

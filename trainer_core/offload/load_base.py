@@ -16,11 +16,11 @@ from ..errors import BaseModelError, RunError
 from ..families.family import Family
 from ..tensors.device_tables import forget_tables
 from ..weights.base_location import BaseLocation
+from .block_selection import evenly_spread, repeated_blocks, swapped_blocks
 from .empty_base import EmptyBase, bytes_on_device, empty_base
 from .host_weights import HostBlock, Master, Span, block_size, block_spans, make_master
 from .machine import Machine
 from .streamed_blocks import StreamedBlocks
-from .swapped import evenly_spread, repeated_blocks, swapped_blocks
 from .transfer import make_transfer
 
 HOST_KEEPS = "its host keeps the base's weights"
@@ -32,10 +32,6 @@ class PlacedBase:
     """A frozen denoiser, of which blocks may be swapped.
 
     Attributes:
-        transformer: The denoiser.
-        device: Where it computes.
-        memory: How it is kept.
-        machine: Whose memory it takes.
         every: The weights of each of its blocks, in the order of their calls; empty where they
             cannot be swapped.
         streamed: Its swapped blocks; None where none was ever swapped.
@@ -44,7 +40,7 @@ class PlacedBase:
             has to be checkpointed.
         checkpoint_all: Checkpoints every block, and says how many were not.
         uncheckpointed: How many blocks keep their activations and could be checkpointed.
-        unsettled, keep: As of `CheckpointedBlocks`.
+        needs_choice, keep: As of `CheckpointedBlocks`.
     """
 
     transformer: nn.Module
@@ -57,7 +53,7 @@ class PlacedBase:
     before_swap: Callable[[Sequence[int]], object] = lambda numbers: None
     checkpoint_all: Callable[[], int] = lambda: 0
     uncheckpointed: Callable[[], int] = lambda: 0
-    unsettled: Callable[[], bool] = lambda: False
+    needs_choice: Callable[[], bool] = lambda: False
     keep: Callable[[int], int] = lambda room: 0
 
     @property
@@ -174,8 +170,6 @@ def load_base(
     """Load a frozen denoiser; of what is swapped, nothing is on the device as yet.
 
     Args:
-        memory: How it is kept, which blocks are swapped, and how.
-        device: Where it computes.
         machine: Says how much memory may be pinned, and is told of it.
         at_end: Gives the blocks their weights back, and the device its memory.
         master: Where swapped blocks lie; unset: as ``memory`` says.

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from ..device import copy_speed, free_memory, product_speed, release_memory
-from .memory_plan import RESERVE, Budget
+from .possible_plans import RESERVE, Budget
 
 PINNED_SHARE = 0.35 if sys.platform == "win32" else 0.6
 """Of the RAM: what pinned memory may take. Windows refuses more than half."""
@@ -61,7 +61,6 @@ class Machine:
 
         Args:
             key: What it is and how it is kept.
-            load: Loads it.
             at_end: Takes it back.
         """
         del key, at_end
@@ -112,11 +111,7 @@ class KeepingMachine(Machine):
 
 
 def machine_budget(machine: Machine, device: torch.device, dtype: torch.dtype) -> Budget:
-    """Ask the machine; it takes a tenth of a second.
-
-    Args:
-        device: Where a run would compute.
-    """
+    """Ask the machine; it takes a tenth of a second."""
     ram = machine.free_ram()
     return Budget(
         device_free=machine.free_memory(device),

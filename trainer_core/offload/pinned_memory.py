@@ -21,7 +21,6 @@ class PinnedMemory:
     """Pins what it is given, as long as the machine lets it.
 
     Args:
-        machine: Says how much may be pinned, and is told what is.
         device: That reads it; None for the current one.
     """
 

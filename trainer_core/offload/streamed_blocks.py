@@ -64,32 +64,25 @@ class Slot:
         return self._bytes
 
 
-class BlockRing:
-    """The memory on the device that blocks of one layout take turns in: slots of one size.
+Ring = tuple[Slot, ...]
+"""Slots of one size on the device, in which blocks of one layout take turns."""
 
-    Args:
-        count: How many.
-        size: Bytes of each.
-        device: Where.
-    """
 
-    def __init__(self, count: int, size: int, device: torch.device) -> None:
-        self.slots = tuple(Slot(size, device) for _ in range(count))
+def slot_of(block: int, ring: Ring) -> Slot | None:
+    """The slot that a block is in, or on its way to."""
+    for slot in ring:
+        if slot.block == block:
+            return slot
+    return None
 
-    def holding(self, block: int) -> Slot | None:
-        """The slot that a block is in, or on its way to."""
-        for slot in self.slots:
-            if slot.block == block:
-                return slot
-        return None
 
-    def oldest(self, spared: Slot | None) -> Slot | None:
-        """The slot that was used least recently; None where only the spared one is."""
-        found = None
-        for slot in self.slots:
-            if slot is not spared and (found is None or slot.used < found.used):
-                found = slot
-        return found
+def oldest_slot(ring: Ring, spared: Slot | None) -> Slot | None:
+    """The slot that was used least recently; None where only the spared one is."""
+    found = None
+    for slot in ring:
+        if slot is not spared and (found is None or slot.used < found.used):
+            found = slot
+    return found
 
 
 class StreamedBlocks:
@@ -97,7 +90,6 @@ class StreamedBlocks:
 
     Args:
         blocks: In the order in which they are called, before they have an adapter.
-        device: Where they compute.
         slots: How many blocks of one layout are on the device at a time.
         every: All blocks that may ever be streamed (`change`), in the order in which they are
             called, and their weights; unset: of ``blocks`` alone.
@@ -128,7 +120,7 @@ class StreamedBlocks:
         self._away: dict[nn.Module, HostBlock] = {}
         self._lasting: dict[nn.Module, HostBlock] = {}
         self._held: list[HostBlock] = []
-        self._rings: list[BlockRing] = []
+        self._rings: list[Ring] = []
         self._bound: dict[tuple[int, Slot | None], tuple[Tensor, ...]] = {}
         self._now: list[Slot | None] = []
         self._last, self._clock = 0, 0
@@ -206,7 +198,9 @@ class StreamedBlocks:
         for held in self._held:
             groups.setdefault(held.layout, []).append(held)
         rings = {
-            layout: BlockRing(min(self._slots, len(same)), same[0].size, self._device)
+            layout: tuple(
+                Slot(same[0].size, self._device) for _ in range(min(self._slots, len(same)))
+            )
             for layout, same in groups.items()
         }
         self._rings = [rings[held.layout] for held in self._held]
@@ -237,7 +231,7 @@ class StreamedBlocks:
             number: Of the block, from 0.
         """
         ring = self._rings[number]
-        slot = ring.holding(number) or self._send(number, None)
+        slot = slot_of(number, ring) or self._send(number, None)
         assert slot is not None
         self._arrive(slot)
         if self._now[number] is not slot:
@@ -245,7 +239,7 @@ class StreamedBlocks:
         slot.used = self._tick()
         following = self._following(number)
         self._last = number
-        if 0 <= following < len(self._rings) and self._rings[following].holding(following) is None:
+        if 0 <= following < len(self._rings) and slot_of(following, self._rings[following]) is None:
             self._send(following, slot)
 
     def _following(self, number: int) -> int:
@@ -259,7 +253,7 @@ class StreamedBlocks:
         return number + (1 if number > self._last else -1)
 
     def _send(self, number: int, spared: Slot | None) -> Slot | None:
-        slot = self._rings[number].oldest(spared)
+        slot = oldest_slot(self._rings[number], spared)
         if slot is None:
             return None
         self._arrive(slot)
@@ -304,7 +298,6 @@ class StreamedBlocks:
 
         Args:
             module: What the blocks are parts of, with or without an adapter.
-            device: Where the blocks compute.
         """
         kept = {
             id(held[name])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -11,15 +11,18 @@ from ..device import made_current
 from .host_weights import Copies
 
 
-class Transfer(Protocol):
+class Transfer:
     """Copies blocks to the device, and their inputs to RAM and back.
 
     Whoever submits into some memory, or from it, waits before that memory is submitted into again,
-    so that transfers may finish in any order.
+    so that transfers may finish in any order. This one copies in turn with everything else: for the
+    CPU, and accelerators without side streams.
     """
 
     def submit(self, copies: Copies) -> Any:
         """Begin to copy, after everything that the device was told so far; gives a ticket."""
+        for target, source in copies:
+            target.copy_(source)
 
     def wait(self, ticket: Any) -> None:
         """Let what the device is told from now on see what was copied."""
@@ -31,25 +34,7 @@ class Transfer(Protocol):
         """Return when nothing is under way any more; afterwards it may be used again."""
 
 
-class PlainTransfer:
-    """Copies in turn with everything else: for the CPU, and accelerators without side streams."""
-
-    def submit(self, copies: Copies) -> None:
-        """Copy."""
-        for target, source in copies:
-            target.copy_(source)
-
-    def wait(self, ticket: None) -> None:
-        """Do nothing: it is done."""
-
-    def drain(self) -> None:
-        """Do nothing: nothing is under way."""
-
-    def close(self) -> None:
-        """Do nothing: nothing is under way."""
-
-
-class CudaTransfer:
+class CudaTransfer(Transfer):
     """Copies on a side stream while the blocks before compute.
 
     From memory that is not pinned CUDA copies only when all before is done, while the caller waits.
@@ -100,4 +85,4 @@ class CudaTransfer:
 
 def make_transfer(device: torch.device) -> Transfer:
     """The fastest one that a device has."""
-    return CudaTransfer(device) if device.type == "cuda" else PlainTransfer()
+    return CudaTransfer(device) if device.type == "cuda" else Transfer()

@@ -51,9 +51,6 @@ class FileFormat(StoredFormat):
             stored: All parts as the file has them.
             start: The first row.
             end: The row behind the last.
-
-        Returns:
-            What `dense` reads for these rows.
         """
         return {
             name: (part[start:end] if name in self.by_row else part).clone()

@@ -23,9 +23,6 @@ class Fp8(StoredFormat):
     `[out, 1]`. It is packed with a scale for each row: on Gaussian weights that is as exact as one
     for the tensor (relative error 0.026), with columns of outliers and rows of different size it
     is better (0.022 against 0.027).
-
-    Args:
-        scales: How many scales there are.
     """
 
     def __init__(self, scales: Scales) -> None:

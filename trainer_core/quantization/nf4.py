@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import torch
 from torch import Tensor
 
 from ..tensors.device_tables import device_table
 from ..tensors.widening import looked_up
-from .stored_format import Parts, StoredFormat
+from .stored_format import Parts, StoredFormat, parts_of
 
 BLOCK = 64
 """Numbers that share one scale."""
@@ -57,7 +55,7 @@ class Nf4(StoredFormat):
         borders = _borders(blocks)
         absmax = blocks.abs().amax(dim=1, keepdim=True).float()
         codes = torch.empty((len(blocks), BLOCK // 2), dtype=torch.uint8, device=weight.device)
-        for part in _parts(blocks):
+        for part in parts_of(blocks, 1 << 20):
             ratios = blocks[part].float() * (1.0 / absmax[part].clamp(min=1e-38))
             found = torch.bucketize(ratios, borders, out_int32=True).to(torch.uint8)
             codes[part] = (found[:, ::2] << 4) | found[:, 1::2]
@@ -69,7 +67,7 @@ class Nf4(StoredFormat):
         pairs = _pairs(codes)
         result = torch.empty(shape, dtype=dtype, device=codes.device)
         blocks = result.view(-1, BLOCK)
-        for part in _parts(blocks):
+        for part in parts_of(blocks, 1 << 20):
             numbers = looked_up(codes[part].reshape(-1), pairs).view(-1, BLOCK)
             torch.mul(numbers, absmax[part], out=blocks[part])
         return result
@@ -82,9 +80,3 @@ class Nf4(StoredFormat):
     def fits(self, shape: tuple[int, int]) -> bool:
         """Whether it consists of whole blocks."""
         return shape[0] * shape[1] % BLOCK == 0
-
-
-def _parts(blocks: Tensor) -> Iterator[slice]:
-    """Blocks that are worked on together: in a CPU's cache, on a GPU with 48 MiB in between."""
-    step = (1 << 20 if blocks.is_cpu else 1 << 23) // BLOCK
-    return (slice(start, start + step) for start in range(0, len(blocks), step))

@@ -24,7 +24,6 @@ class QuantizedLinear(FrozenLinear):
     No dense copy of the weight outlives a forward pass or a backward pass: autograd keeps none.
 
     Args:
-        stored: How the weight is kept.
         shape: ``(out, in)``.
         parts: What holds it; each becomes a parameter without gradient, under its name.
         bias: `[out]`, or None.
@@ -114,7 +113,6 @@ def set_compute(model: nn.Module, compute: Compute) -> int:
 
     Args:
         model: With or without an adapter.
-        compute: ``dense`` or ``8bit``.
 
     Returns:
         How many layers are multiplied so where they are now.

@@ -6,7 +6,6 @@ The published ones belong to torchao's ``uint3`` and ``uint4`` of a base in bflo
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import reduce
 from typing import ClassVar
 
@@ -15,16 +14,13 @@ from torch import Tensor
 
 from ..tensors.device_tables import device_table
 from ..tensors.widening import looked_up
-from .stored_format import Parts, StoredFormat
+from .stored_format import Parts, StoredFormat, parts_of
 
 GROUP = 64
 """Numbers of a row that share a scale and a zero point."""
 
 _SMALLEST = torch.finfo(torch.float32).eps
 """Of a scale."""
-
-_AT_ONCE = {"cpu": 1 << 19, "cuda": 1 << 23}
-"""Numbers that are worked on together: in a CPU's cache, on a GPU with 24 MiB in between."""
 
 
 @device_table
@@ -63,7 +59,7 @@ class _UnsignedGroups(StoredFormat):
         codes = groups.new_empty((count, 8 * sum(self.planes)), dtype=torch.uint8)
         scales = groups.new_empty((count, 1), dtype=torch.bfloat16)
         zeros = groups.new_empty((count, 1), dtype=torch.uint8)
-        for part in _parts(groups):
+        for part in parts_of(groups, 1 << 19):
             values = groups[part].to(torch.bfloat16)
             low = values.amin(dim=1, keepdim=True).clamp(max=0)
             high = values.amax(dim=1, keepdim=True).clamp(min=0)
@@ -90,7 +86,7 @@ class _UnsignedGroups(StoredFormat):
         codes, scales, zeros = parts["weight"], parts["scale"], parts["zero"]
         result = torch.empty(shape, dtype=dtype, device=codes.device)
         groups = result.view(-1, GROUP)
-        for part in _parts(groups):
+        for part in parts_of(groups, 1 << 19):
             groups[part].copy_(self._unpacked(codes[part])).sub_(zeros[part]).mul_(scales[part])
         return result
 
@@ -124,8 +120,3 @@ class Uint4(_UnsignedGroups):
 
     name = "uint4"
     planes = (4,)
-
-
-def _parts(groups: Tensor) -> Iterator[slice]:
-    step = _AT_ONCE.get(groups.device.type, _AT_ONCE["cuda"]) // GROUP
-    return (slice(start, start + step) for start in range(0, len(groups), step))

@@ -45,9 +45,6 @@ def rounded(values: Tensor, dtype: torch.dtype, generator: torch.Generator | Non
         values: Of a format with more bits.
         dtype: The wanted format. An 8-bit one takes its largest number for what is beyond it.
         generator: Rounds 8-bit formats up or down by chance; None goes to the nearest.
-
-    Returns:
-        A new tensor.
     """
     if dtype not in EIGHT_BIT:
         return values.to(dtype)

@@ -67,7 +67,6 @@ class FilePart:
     """Some tensors of a file, under names of their own.
 
     Attributes:
-        path: The file.
         names: Name to the file's key.
         title: What messages call the part.
     """
@@ -221,11 +220,7 @@ def open_tensors(
 
     Args:
         source: A file, a part of one, or tensors in memory.
-        wording: How its errors are told.
         any_format: Whether tensors may be of number formats that are not read; they are listed.
-
-    Yields:
-        The file, closed after the block.
 
     Raises:
         TrainerError: Of the wording's class, when it is not there, cannot be read, is a pickle
@@ -265,7 +260,6 @@ def read_whole(
     """Read a small file at once.
 
     Args:
-        wording: How its errors are told.
         memory: Bytes to read into where they are enough: memory that was used already costs less
             than new. The tensors are then views of it.
 
@@ -280,7 +274,8 @@ def read_whole(
         with path.open("rb", buffering=0) as file:
             size = os.fstat(file.fileno()).st_size
             fits = memory is not None and size <= len(memory)
-            content = memory[:size] if memory is not None and fits else _bytes_of(size)
+            taken = memory if memory is not None and fits else torch.empty(size, dtype=torch.uint8)
+            content = taken[:size]
             held = content.numpy()
             count = 0
             while count < len(held) and (more := file.readinto(held.data[count:])):
@@ -295,10 +290,6 @@ def read_whole(
         with open_tensors(path, wording) as careful:
             return careful.read_all(), dict(careful.metadata)
     return {key: _view(content, info) for key, info in tensors.items()}, metadata
-
-
-def _bytes_of(size: int) -> Tensor:
-    return torch.empty(size, dtype=torch.uint8)
 
 
 def _view(content: Tensor, info: TensorInfo) -> Tensor:
@@ -390,7 +381,9 @@ def _parsed(
     entries = _parse_text(content.decode("utf-8"))
     if not isinstance(entries, dict):
         raise ValueError("its header is no object")
-    metadata = _strings(entries.pop("__metadata__", {}))
+    metadata = entries.pop("__metadata__", {})
+    if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
+        raise ValueError("its metadata is no object of strings")
     begin = _LENGTH + length
     tensors = {key: _info(key, entry, begin, any_format) for key, entry in entries.items()}
     _check_places(tensors, begin, size)
@@ -406,12 +399,6 @@ def _parse_text(text: str) -> Any:
         except UnicodeEncodeError as error:
             raise ValueError("its header holds a lone surrogate, which is no text") from error
     return entries
-
-
-def _strings(value: Any) -> dict[str, str]:
-    if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
-        raise ValueError("its metadata is no object of strings")
-    return value
 
 
 def _info(key: str, entry: Any, begin: int, any_format: bool) -> TensorInfo:

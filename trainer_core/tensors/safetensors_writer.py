@@ -44,7 +44,6 @@ class TensorInfo:
     Attributes:
         key: Its name in the file.
         code: Its number format as the header names it, such as ``BF16``.
-        shape: Its shape.
         start: Its first byte in the file.
         end: The byte behind its last.
     """
@@ -68,12 +67,7 @@ class TensorInfo:
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """What is known of a tensor before it is there.
-
-    Attributes:
-        dtype: Its number format.
-        shape: Its shape.
-    """
+    """What is known of a tensor before it is there."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
@@ -92,7 +86,6 @@ def save_tensors(
     Args:
         tensors: Tensors of any device, views and tensors that share memory too; each is written
             whole, contiguous and in its own dtype.
-        metadata: Strings for the file's header.
 
     Raises:
         StorageError: When the disk is full or the folder cannot be written.
@@ -117,10 +110,8 @@ def stream_tensors(
     Args:
         outlines: Every tensor of the file, in the order in which they come.
         tensors: The same names in the same order, with the tensors, of any device.
-        metadata: Strings for the file's header.
         check: Told the written file while it has a temporary name; an error keeps it from getting
             its own.
-        replace: As in `atomic_write`.
 
     Raises:
         InputError: When something has the name and is not to be replaced.
@@ -134,7 +125,8 @@ def stream_tensors(
             file.write(_header(outlines, metadata or {}))
             expected = iter(outlines.items())
             for name, tensor in tensors:
-                _check(path, name, tensor, next(expected, None))
+                if next(expected, None) != (name, Outline.of(tensor)):
+                    raise _unexpected(path, f"{name!r} of {tensor.dtype} {tuple(tensor.shape)}")
                 _write_tensor(file, tensor)
             missing = next(expected, None)
             if missing is not None:
@@ -162,11 +154,6 @@ def _header(outlines: Mapping[str, Outline], metadata: Mapping[str, str]) -> byt
     text = json.dumps(entries, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % _ALIGNMENT)
     return len(text).to_bytes(8, "little") + text
-
-
-def _check(path: Path, name: str, tensor: Tensor, wanted: tuple[str, Outline] | None) -> None:
-    if wanted != (name, Outline.of(tensor)):
-        raise _unexpected(path, f"{name!r} of {tensor.dtype} {tuple(tensor.shape)}")
 
 
 def _unexpected(path: Path, found: str) -> StorageError:

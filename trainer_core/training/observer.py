@@ -32,11 +32,8 @@ class PlanRow:
     """One way to keep a run in memory.
 
     Attributes:
-        base_format: How the base's blocks are kept.
-        blocks_to_swap: How many of them are off the device.
-        master: Where those lie; ``none`` where there are none.
-        blocks_to_checkpoint: How many of them compute their activations again.
-        checkpoint_inputs: Where these blocks' inputs are kept: ``device`` or ``ram``.
+        master: Where swapped blocks lie; ``none`` where there are none.
+        checkpoint_inputs: Where inputs of checkpointed blocks wait: ``device`` or ``ram``.
         device_bytes: Of the device, at the peak.
         ram_bytes: Of RAM.
         seconds: Predicted for a step; 0 where it is not known.
@@ -136,7 +133,6 @@ class Advised(Warned):
 
     Attributes:
         name: Of the fault, such as ``hardly_moves``.
-        step: Steps made.
         setting: YAML path of what is to be another for a next run, or `CHECKPOINT`; empty
             where the message has all there is to do.
         value: What it is to be; of a checkpoint its step.
@@ -149,7 +145,7 @@ class Advised(Warned):
 
 
 @dataclass(frozen=True, slots=True)
-class WentBack(Warned):
+class CheckpointRestored(Warned):
     """The run goes on from an older state; `to` is how many steps that has made."""
 
     to: int
@@ -171,11 +167,9 @@ Event = (
     | PreviewDone
     | CheckpointSaved
     | Warned
-    | Noted
-    | Advised
-    | WentBack
     | RunFinished
 )
+"""`Noted`, `Advised` and `CheckpointRestored` are kinds of `Warned`."""
 
 
 class RunRequests(NamedTuple):
@@ -193,12 +187,12 @@ class RunRequests(NamedTuple):
     save: bool = False
     preview: bool = False
 
-    def stopping(self, stop: bool) -> RunRequests:
+    def with_stop(self, stop: bool) -> RunRequests:
         """The same, and `stop` where the run itself wants to end."""
         return self._replace(stop=True) if stop and not self.cancel else self
 
     @property
-    def end(self) -> bool:
+    def ends_run(self) -> bool:
         """Whether this is the last step."""
         return self.cancel or self.stop
 
@@ -211,7 +205,7 @@ class Observer(Protocol):
 
     def requests(self) -> RunRequests:
         """What the run should do after this step; asked once in every step."""
-        ...
+        return RunRequests()
 
     def cancelled(self) -> bool:
         """Whether `requests` asks, or will ask, for an end without an adapter.
@@ -219,11 +213,11 @@ class Observer(Protocol):
         Asked often while images are generated, which may take longer than many steps; asking must
         not change the answer.
         """
-        ...
+        return False
 
 
 @runtime_checkable
-class Stoppable(Protocol):
+class StopCause(Protocol):
     """An observer that can say what made it ask for an end.
 
     Attributes:
@@ -234,7 +228,7 @@ class Stoppable(Protocol):
 
 
 @runtime_checkable
-class Judge(Protocol):
+class StoppingObserver(Protocol):
     """An observer that compares the run with others and may end it at a measurement."""
 
     def hopeless(self) -> bool:
@@ -246,37 +240,26 @@ class Judge(Protocol):
         ...
 
 
-class EndedEarlyError(Exception):
+class RunCancelledError(Exception):
     """A run was asked to end before its first step; what it has cached stays.
 
     `train` gives the result of a cancelled run then.
     """
 
 
-def told_or_ended(observer: Observer, what: str, done: int, total: int) -> None:
+def report_progress(observer: Observer, what: str, done: int, total: int) -> None:
     """Tell how far something is that is made before the first step, or end where that is asked.
 
     Args:
         done: Parts that are on the disk.
 
     Raises:
-        EndedEarlyError: When the observer has cancelled, and there is more to do.
+        RunCancelledError: When the observer has cancelled, and there is more to do.
     """
     observer.notify(CacheProgress(done, total, what))
     if done < total and observer.cancelled():
-        raise EndedEarlyError
+        raise RunCancelledError
 
 
-class SilentObserver:
+class SilentObserver(Observer):
     """Hears nothing and asks for nothing."""
-
-    def notify(self, event: Event) -> None:
-        """Ignore the event."""
-
-    def requests(self) -> RunRequests:
-        """None."""
-        return RunRequests()
-
-    def cancelled(self) -> bool:
-        """Never."""
-        return False

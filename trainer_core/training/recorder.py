@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 
@@ -36,14 +36,14 @@ from .checkpoints.checkpoint import (
     save_checkpoint,
 )
 from .checkpoints.checkpoint_record import CheckpointRecord
-from .checkpoints.checkpoint_search import RECORD, broken_step, way_on
-from .checkpoints.longer_run import SCHEDULE, PlannedAnew
-from .checkpoints.post_hoc import POWER_FACTS, layer_outlines
+from .checkpoints.checkpoint_search import RECORD, broken_step, resume_advice
+from .checkpoints.longer_run import SCHEDULE, ReplannedSchedule
+from .checkpoints.post_hoc_ema import POWER_FACTS, layer_outlines
 from .checkpoints.run_folder import RunFolder
-from .checkpoints.state import TrainState, Weights
+from .checkpoints.train_state import TrainState, Weights
 from .metrics.advice import ADVICE, Adviser, Course
 from .metrics.full_disk import Unwritten
-from .metrics.ledger import LEDGER
+from .metrics.loss_ledger import LEDGER
 from .metrics.metrics_file import MetricsWriter
 from .metrics.tensorboard import TensorBoard
 from .metrics.tracker import Tracker
@@ -55,15 +55,11 @@ from .observer import (
     PreviewDone,
     RunFinished,
     StepDone,
-    Stoppable,
+    StopCause,
     ValidationDone,
     Warned,
 )
 from .prepare.encode_dataset import Prepared
-
-if TYPE_CHECKING:
-    from types import TracebackType
-
 
 _CHECKPOINT, _METRICS = "the checkpoint", "metrics.jsonl"
 _PREVIEW, _MOVIE = "a preview", "a preview as MP4"
@@ -97,14 +93,13 @@ _IMAGE_AXES = 3
 
 
 class Recorder:
-    """Writes one run down; only the first process of a run has one. Leaving it closes its files.
+    """Writes one run down; only the first process of a run has one.
 
     Args:
         state: What is trained; it says how many steps were made before.
         key_map: The family's names in its host.
         settings: The settings that decide the run, kept in each checkpoint.
         header: What the adapter files' headers tell of the run; step and date are filled in here.
-        observer: Hears what was written.
         frame_rate: Frames per second of previews that are clips.
         course: What advice depends on; None for a run that is given none.
 
@@ -147,14 +142,10 @@ class Recorder:
             checkpoints=lambda: [int(each.name) for each in checkpoint_folders(folder.checkpoints)],
         )
 
-    def restart(self, anew: PlannedAnew | None) -> None:
-        """Go on from the state's step; what was written behind it is dropped.
-
-        Args:
-            anew: How the learning rate goes on of a run that was made longer.
-        """
+    def restart(self, replanned: ReplannedSchedule | None) -> None:
+        """Go on from the state's step; what was written behind it is dropped."""
         self._metrics.close()
-        self._settings = {**self._settings, SCHEDULE: anew}
+        self._settings = {**self._settings, SCHEDULE: replanned}
         self._start()
 
     def _start(self) -> None:
@@ -208,10 +199,6 @@ class Recorder:
         """Tell of the losses on held-out and trained images.
 
         Those of a step are written with it, but for one that the run had made before it started.
-
-        Args:
-            step: Steps made.
-            trained: On as many trained ones.
         """
         if step == 0:
             self._unwritten.attempt(_METRICS, lambda: self._metrics.write_begin(loss, trained))
@@ -272,7 +259,7 @@ class Recorder:
                 self._saved(step - 1, self._checkpoint(step - 1))
         with contextlib.suppress(StorageError):
             self.folder.update_record(**{RECORD: broken_step(step, precision, first)})
-        return way_on(
+        return resume_advice(
             self.folder.checkpoints,
             step,
             self._done,
@@ -281,15 +268,9 @@ class Recorder:
             first=first,
         )
 
-    def went_back(self, step: int, to: int, returns: int) -> None:
-        """Have ``run.json`` say that the run goes on from an older state, with a lower rate.
-
-        Args:
-            step: Which is not finite.
-            to: Steps that the state has made.
-            returns: How often the run has gone back, with this time.
-        """
-        self._checkpoints.went_back(step, to, returns, self._config.training.recovery)
+    def record_restore(self, step: int, to: int, restores: int) -> None:
+        """As `CheckpointRecord.record_restore`."""
+        self._checkpoints.record_restore(step, to, restores, self._config.training.recovery)
 
     def _checkpoint(self, step: int) -> Path:
         adapter = self._config.adapter
@@ -324,11 +305,7 @@ class Recorder:
 
     @contextlib.contextmanager
     def saved_on_failure(self, step: int) -> Iterator[None]:
-        """Write a checkpoint when the body fails, so that no step since the last one is lost.
-
-        Args:
-            step: Steps made.
-        """
+        """Write a checkpoint when the body fails, so that no step since the last one is lost."""
         try:
             yield
         except Exception:
@@ -338,13 +315,13 @@ class Recorder:
                     self.save(step)
             raise
 
-    def image(self, step: int, index: int, pixels: Tensor, sound: Sound | None = None) -> None:
+    def write_preview(
+        self, step: int, index: int, pixels: Tensor, sound: Sound | None = None
+    ) -> None:
         """Keep a preview image.
 
         Args:
-            step: Steps made.
             pixels: `[3 or 4, H, W]` in [-1, 1]; of a clip `[T, 3, H, W]`.
-            sound: Of a clip, where that is trained.
         """
         frames = pixels if pixels.ndim > _IMAGE_AXES else pixels[None]
         images = [from_pixels(frame) for frame in frames]
@@ -373,10 +350,6 @@ class Recorder:
 
         Args:
             status: ``done`` or ``cancelled``.
-            step: Steps made.
-
-        Returns:
-            Where everything is.
 
         Raises:
             StorageError: When adapter or state cannot be written; it names what is whole.
@@ -387,7 +360,7 @@ class Recorder:
             record: dict[str, Any] = {"status": status, "step": step, LEVELS: totals.levels}
             if self._why(status, step):
                 record["stopped_by"] = EARLY_STOP
-            if status == "cancelled" and isinstance(self._observer, Stoppable):
+            if status == "cancelled" and isinstance(self._observer, StopCause):
                 record["stopped_by"] = self._observer.stopped_by
             if totals.skipped:
                 record["skipped_steps"] = totals.skipped
@@ -446,7 +419,7 @@ class Recorder:
     def _why(self, status: str, step: int) -> str:
         """Why the run ended by itself before its last step, if it did."""
         best, patience = self._state.best, self._config.training.early_stop
-        if status != "done" or step >= run_length(self._config) or not best.ends(patience):
+        if status != "done" or step >= run_length(self._config) or not best.stop_due(patience):
             return ""
         return (
             f"The loss on held-out images was not below that of step {best.step} for "
@@ -482,15 +455,8 @@ class Recorder:
         metadata = adapter_metadata(state, header, self._config.output.metadata)
         write_adapter(path, state, layout, self._key_map, metadata, dtype, proof=proof)
 
-    def __enter__(self) -> Recorder:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """Close its files."""
         self._metrics.close()
 
 
@@ -506,10 +472,7 @@ def run_header(
     """Gather what the headers tell that does not change with its steps.
 
     Args:
-        precision: The number format that is computed in.
-        workflow: What of the host started the run.
         observer: Told of a workflow that does not fit into a header which is to have it.
-        base_adapters: Those that were part of the base.
 
     Returns:
         The header, of step 0 and without a date.

@@ -14,12 +14,7 @@ import torch
 from ..adapters.layer_list import adapted_layers, layer_kinds
 from ..bases.distilled import distilled_note
 from ..config import MemorySection, RunConfig
-from ..config.defaults import (
-    fitted_warmup,
-    preservation_summary,
-    resolved_length,
-    run_length,
-)
+from ..config.defaults import fitted_warmup, preservation_summary, resolved_length, run_length
 from ..config.reading import dump_config
 from ..data.cache.build import cache_folder
 from ..data.plan_text import describe_plan
@@ -42,21 +37,21 @@ from ..inference.sampler import preview_rate
 from ..offload.machine import Machine
 from ..requirements import installed_versions
 from ..types import RunResult, RunSummary
-from .checkpoints.base_marks import Mark, base_adapter_marks, in_words
+from .checkpoints.base_adapter_marks import base_adapter_marks, in_words
 from .checkpoints.checkpoint import require_newest
 from .checkpoints.longer_run import SCHEDULE
 from .checkpoints.run_folder import ASKED, RunFolder, create_version, open_version
 from .checkpoints.settings_changes import compared_settings, recorded_changes
-from .memory.out_of_memory import explained
-from .observer import EndedEarlyError, Noted, Observer, RunFinished, RunStarted, SilentObserver
+from .memory.device_errors import explained
+from .observer import Noted, Observer, RunCancelledError, RunFinished, RunStarted, SilentObserver
 from .prepare.encode_dataset import Prepared, content_hashes, prepare
 from .recorder import Recorder, run_header
-from .setup.choose_plan import settle
 from .setup.load import Loaded, load
+from .setup.plan_run import plan_run
 from .setup.refusals import require_possible, require_resumable, require_trainable
 from .setup.run_batches import batch_plan, describe_levels, require_trained
-from .setup.start import Start, belonging_start, find_start, start_identity
-from .step.processes import Processes, SingleProcess, end_where_asked
+from .setup.starting_point import Start, find_start, matching_start, start_identity
+from .step.processes import Processes, SingleProcess, cancel_together
 from .train_loaded import course_of, train_loaded
 
 
@@ -118,7 +113,7 @@ def train(
                 within=within,
                 machine=machine or Machine(),
             )
-        except EndedEarlyError:
+        except RunCancelledError:
             result = RunResult(cache_folder(config), "cancelled", 0, (), (), ())
             if processes.index == 0:
                 observer.notify(RunFinished(result))
@@ -162,7 +157,7 @@ def _train(
         marks,
     )
     requested_steps = run_length(config)
-    start, config = belonging_start(
+    start, config = matching_start(
         start,
         settings,
         config,
@@ -172,49 +167,52 @@ def _train(
         observer=first_observer,
     )
     settings = {**settings, "training.steps": run_length(config)}
-    settled = settle(
+    planned = plan_run(
         with_text(config), data, precision, start, settings, processes, observer, machine
     )
-    start = settled.start
-    end_where_asked(processes, observer.cancelled())
+    start = planned.start
+    cancel_together(processes, observer.cancelled())
 
     with contextlib.ExitStack() as at_end:
         run = load(
-            settled.config,
+            planned.config,
             observer=observer,
             processes=processes,
             data=data,
             precision=precision,
             start=start,
             # What the base makes depends on all that is part of it.
-            base=" ".join([hashes["base"], *(_numbers(each) for each in marks)]),
+            base=" ".join(
+                [hashes["base"], *(f"{m['sha256']} {m['strength']} {m['when']}" for m in marks)]
+            ),
             machine=machine,
             at_end=at_end,
-            pace=settled.pace,
+            pace=planned.pace,
             may_grow=config.memory.blocks_to_swap is None,  # the user has not said how many
         )
         if processes.index > 0:
             status, step = train_loaded(run, None)
             return RunResult(Path(config.output.dir), status, step, (), (), ())
-        memory = settled.config.memory
-        header = run_header(settled.recorded, data, precision, hashes, workflow, observer, marks)
-        with (
-            # The run file keeps the user's words, so that another machine may choose anew.
-            _open_folder(config, start, hashes, workflow, memory, requested_steps) as folder,
-            Recorder(
-                folder,
-                config,
-                run.state,
-                key_map=data.family.layers.key_map,
-                settings={**settled.settings, SCHEDULE: run.anew},
-                header=header,
-                observer=observer,
-                frame_rate=preview_rate(config, data.family),
-                course=course_of(run),
-            ) as recorder,
-        ):
-            observer.notify(RunStarted(_summary(run, folder)))
-            return recorder.finish(*train_loaded(run, recorder))
+        memory = planned.config.memory
+        header = run_header(planned.recorded, data, precision, hashes, workflow, observer, marks)
+        # The run file keeps the user's words, so that another machine may choose anew.
+        folder = at_end.enter_context(
+            _open_folder(config, start, hashes, workflow, memory, requested_steps)
+        )
+        recorder = Recorder(
+            folder,
+            config,
+            run.state,
+            key_map=data.family.layers.key_map,
+            settings={**planned.settings, SCHEDULE: run.replanned},
+            header=header,
+            observer=observer,
+            frame_rate=preview_rate(config, data.family),
+            course=course_of(run),
+        )
+        at_end.callback(recorder.close)
+        observer.notify(RunStarted(_summary(run, folder)))
+        return recorder.finish(*train_loaded(run, recorder))
 
 
 def _fitted(config: RunConfig, data: Prepared, observer: Observer) -> RunConfig:
@@ -226,10 +224,6 @@ def _fitted(config: RunConfig, data: Prepared, observer: Observer) -> RunConfig:
         if note:
             observer.notify(Noted(note))
     return config
-
-
-def _numbers(mark: Mark) -> str:
-    return f"{mark['sha256']} {mark['strength']} {mark['when']}"
 
 
 _PLANNED = {

@@ -17,6 +17,7 @@ from ..types import StepResult
 from .checkpoints.run_folder import read_record
 from .checkpoints.run_names import METRICS, RUN_FILE, SAMPLES
 from .metrics.metrics_file import read_metrics
+from .metrics.tracker import RunningMeans
 
 _SIDE = 192
 _ROWS = 12
@@ -41,9 +42,6 @@ def run_page(version: Path) -> str:
 
     Args:
         version: A version's folder; it may be that of a run which trains now.
-
-    Returns:
-        A whole HTML document.
 
     Raises:
         InputError: When its record is damaged.
@@ -89,13 +87,8 @@ def _tiles(record: Mapping[str, Any], steps: Sequence[StepResult]) -> Iterator[s
 
 
 def _smoothed(steps: Sequence[StepResult]) -> list[float]:
-    """The loss as an exponential mean without the pull of its start towards zero."""
-    found, total, weight = [], 0.0, 0.0
-    for each in steps:
-        total = _SMOOTHING * total + (1 - _SMOOTHING) * each.loss
-        weight = _SMOOTHING * weight + (1 - _SMOOTHING)
-        found.append(total / weight)
-    return found
+    means = RunningMeans(_SMOOTHING)
+    return [means.add("loss", each.loss) for each in steps]
 
 
 def _curve(steps: Sequence[StepResult]) -> Iterator[str]:

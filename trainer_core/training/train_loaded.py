@@ -4,42 +4,36 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ..adapters.init.eva import initialize_from_inputs
 from ..config.optimizer import FINDS_ITS_RATE
-from ..device import DTYPES
 from ..errors import RESUME
 from ..filesystem.file_names import IMAGE_EXTENSIONS
-from ..inference.pipeline import sample_previews
-from ..inference.second_model import second_model
-from ..offload.swapped import repeated_blocks
-from .memory.out_of_memory import DeviceRoom, explained, skipped_when_full
-from .memory.smaller_step import SmallerStep
+from ..offload.block_selection import repeated_blocks
+from .memory.device_errors import explained
+from .memory.out_of_memory import MemoryManager, SmallerStep
 from .metrics.adapter_norms import AdapterNorms
 from .metrics.advice import Course
 from .metrics.measurements import Measurements
 from .objectives.validation import Validation
 from .observer import Noted, Warned
+from .previews import preview_generator
+from .recorder import Recorder
+from .setup.load import Loaded
 from .setup.run_batches import base_answers, batch_plan, measured_samples, step_maker
 from .step.compiled_blocks import compiled
+from .step.learning_rate import warmup_length
+from .step.micro_batch import StepMaker
 from .step.objective import times_trained
 from .step.processes import Shares
 from .step.read_ahead import ReadAhead
-from .step.schedules import warmup_length
 from .step.split_batches import SplitBatches
 from .step.step_clock import StepClock
 from .step.step_plan import StepPlan
 from .step.token_routing import TokenRouting
 from .trainer import Trainer
-
-if TYPE_CHECKING:
-    from .recorder import Recorder
-    from .setup.load import Loaded
-    from .step.micro_batch import StepMaker
 
 
 @explained("an update of the adapter, or what is saved", f"Go on with {RESUME}.")
@@ -59,7 +53,8 @@ def train_loaded(run: Loaded, recorder: Recorder | None) -> tuple[str, int]:
     training, device = run.config.training, run.processes.device
     shares = Shares(training, run.processes.index, run.processes.count)
     plan = StepPlan(batch_plan(run), shares.dealt, times_trained(run.config))
-    if _starts_from_inputs(run) and not _initialize_from_inputs(run):
+    starts_from_inputs = run.config.adapter.init == "eva" and not run.state.step
+    if starts_from_inputs and not _initialize_from_inputs(run):
         if recorder is not None:
             recorder.save(0)
         return "cancelled", 0
@@ -67,7 +62,8 @@ def train_loaded(run: Loaded, recorder: Recorder | None) -> tuple[str, int]:
     passes = (run.processes.passes,) if run.preservation else ()
     maker = _routed(run, base_answers(run, step_maker(run, plan.batches, shares.part, *passes)))
     clock = StepClock(device)
-    with ReadAhead(maker.prepare, plan.following(run.steps)) as ahead, _compiled(run):
+    reading = ReadAhead(maker.prepare, plan.following(run.steps))
+    with contextlib.closing(reading) as ahead, _compiled(run):
         maker = replace(maker, ahead=clock.waiting(ahead))
         split = SplitBatches(maker, enabled=not run.processes.sharded)
         end = Trainer(
@@ -79,23 +75,18 @@ def train_loaded(run: Loaded, recorder: Recorder | None) -> tuple[str, int]:
             processes=run.processes,
             observer=run.observer,
             recorder=recorder,
-            room=_room(run, split, recorder),
+            memory=_memory(run, split, recorder),
             clock=clock,
             # All processes would measure the same; the first one records it.
             measurements=_measurements(run, clock) if recorder else None,
             validation=_validation(run, maker, noted=recorder is not None),
-            generate=_previews(run, recorder),
-            anew=run.anew,
+            generate=preview_generator(run, recorder),
+            replanned=run.replanned,
             checkpoints=run.checkpoints,
         ).train()
     if recorder is not None:
         _note_limit(run)
     return end
-
-
-def _starts_from_inputs(run: Loaded) -> bool:
-    """Whether to initialize the adapter from the inputs of its layers (EVA)."""
-    return run.config.adapter.init == "eva" and not run.state.step
 
 
 def _initialize_from_inputs(run: Loaded) -> bool:
@@ -145,9 +136,9 @@ def _routed(run: Loaded, maker: StepMaker) -> StepMaker:
     return replace(maker, predict=routing.routed(maker.predict), begin=routing.begin)
 
 
-def _room(run: Loaded, split: SplitBatches, recorder: Recorder | None) -> DeviceRoom:
+def _memory(run: Loaded, split: SplitBatches, recorder: Recorder | None) -> MemoryManager:
     allowed = run.config.training.recovery.smaller
-    return DeviceRoom(
+    return MemoryManager(
         run.placed,
         run.state.adapter.parameters(),
         run.state.optimizer,
@@ -156,39 +147,6 @@ def _room(run: Loaded, split: SplitBatches, recorder: Recorder | None) -> Device
         may_grow=run.may_grow,
         smaller=SmallerStep(run.placed, split, run.pace) if allowed else None,
     )
-
-
-def _previews(run: Loaded, recorder: Recorder | None) -> Callable[[int], None]:
-    """Make `Trainer.generate`: the first process generates; all help where the base is sharded."""
-    weights = run.config.training.ema.previews
-    device, other = run.processes.device, None
-    if recorder is not None and run.config.preview.every > 0:
-        other = second_model(
-            run.config,
-            run.data.family,
-            run.data.location,
-            DTYPES[run.precision],
-            device,
-            run.placed.machine,
-        )
-
-    def generate(step: int) -> None:
-        skipped = skipped_when_full(f"previews of step {step}", run.processes, run.observer)
-        with run.beside.sampling(), run.processes.leading(run.transformer):
-            if recorder is None:
-                return
-            with recorder.saved_on_failure(step), skipped, run.state.shown(weights):
-                sample_previews(
-                    replace(run.data.sampler(run.transformer, device), other=other),
-                    run.config.preview,
-                    run.data.prompts,
-                    functools.partial(recorder.image, step),
-                    run.observer.cancelled,
-                    run.data.dataset.usual_layers,
-                    run.data.dataset.usual_frames,
-                )
-
-    return generate
 
 
 def _measurements(run: Loaded, clock: StepClock) -> Measurements:
@@ -231,12 +189,12 @@ def _training_images(run: Loaded) -> list[Path]:
 
 def _validation(run: Loaded, maker: StepMaker, *, noted: bool) -> Validation | None:
     """Make `Trainer.validation`; None without held-out images."""
-    samples = measured_samples(run)
-    if samples is None:
+    held, trained = measured_samples(run)
+    if held is None:
         return None
     validation = Validation(
-        held=samples.held,
-        trained=samples.trained,
+        held=held,
+        trained=trained,
         loss=maker.loss,
         transformer=run.transformer,
         processes=run.processes,

@@ -16,25 +16,25 @@ from ..config import RunConfig
 from ..errors import NonFiniteError
 from ..types import StepResult
 from .checkpoints.checkpoint import Checkpoint, read_whole_checkpoint
-from .checkpoints.checkpoint_rules import CheckpointClock
+from .checkpoints.checkpoint_clock import CheckpointClock
 from .checkpoints.checkpoint_search import last_before
-from .checkpoints.longer_run import PlannedAnew, planned_anew
-from .checkpoints.recovery import RestoreError, rate_share, restore_note
+from .checkpoints.longer_run import ReplannedSchedule, replan_schedule
+from .checkpoints.non_finite_recovery import RestoreError, rate_share, restore_note
 from .checkpoints.run_folder import version_number
-from .checkpoints.state import TrainState
-from .memory.out_of_memory import DeviceRoom
-from .metrics.ledger import indices_by_place
+from .checkpoints.train_state import TrainState
+from .memory.out_of_memory import MemoryManager
+from .metrics.loss_ledger import indices_by_place
 from .metrics.measurements import Measurements
 from .objectives.slider import kept_strength
 from .objectives.validation import Measured, Validation
-from .observer import Judge, Observer, RunRequests, Warned, WentBack
+from .observer import CheckpointRestored, Observer, RunRequests, StoppingObserver, Warned
 from .optimizers import make_optimizer, set_learning_rate, update
 from .recorder import Recorder
 from .step.gradients import clip_gradients, forget_gradients, go_backward
+from .step.learning_rate import make_schedule
 from .step.micro_batch import MicroStep, SampleError, non_finite_error, read_numbers
 from .step.non_finite_layer import broken_place
 from .step.processes import Processes
-from .step.schedules import make_schedule
 from .step.step_clock import StepClock
 from .step.step_plan import StepPlan
 
@@ -51,17 +51,13 @@ class Trainer:
 
     Args:
         state: Adapter, optimizer and the number of steps made.
-        compute: Computes the loss of a micro-batch.
-        processes: The processes that share each step.
         observer: May request an end, a checkpoint or previews.
         parameters: The trained parameters; unset: those of the adapter.
         recorder: Writes metrics, checkpoints and previews; None in all processes but the first.
-        room: Repeats a step in less memory where the device is full.
-        clock: Times the parts of a step.
+        memory: Repeats a step in less memory where the device is full.
         measurements: Adds norms, times and memory to the metrics of a step.
-        validation: Computes the loss on held-out images.
         generate: Generates the previews of a step; every process calls it.
-        anew: The schedule of a run that was made longer.
+        replanned: The schedule of a run that was made longer.
         checkpoints: The checkpoints of the run that is resumed; None for a new run.
     """
 
@@ -77,22 +73,22 @@ class Trainer:
         observer: Observer,
         parameters: Sequence[torch.nn.Parameter] | None = None,
         recorder: Recorder | None = None,
-        room: DeviceRoom | None = None,
+        memory: MemoryManager | None = None,
         clock: StepClock | None = None,
         measurements: Measurements | None = None,
         validation: Validation | None = None,
         generate: Callable[[int], None] | None = None,
-        anew: PlannedAnew | None = None,
+        replanned: ReplannedSchedule | None = None,
         checkpoints: Path | None = None,
     ) -> None:
         self.config, self.training, self.steps = config, config.training, steps
         self.state, self.plan, self.compute = state, plan, compute
         self.processes, self.observer = processes, observer
         self.parameters = state.adapter.parameters() if parameters is None else parameters
-        self.recorder, self.room = recorder, room
+        self.recorder, self.memory = recorder, memory
         self.clock = clock or StepClock(processes.device)
         self.measurements, self.validation, self.generate = measurements, validation, generate
-        self.schedule = make_schedule(self.training.schedule, steps, anew)
+        self.schedule = make_schedule(self.training.schedule, steps, replanned)
         # The first process requests a due checkpoint from all of them.
         self._checkpoint_clock = CheckpointClock(
             self.training.checkpoint_minutes if recorder else 0.0
@@ -112,29 +108,29 @@ class Trainer:
         """
         while True:
             try:
-                return self._train_on()
+                return self._train_steps()
             except RestoreError as error:
                 step, target = error.step, error.target
             # Outside the handler: the frames of the error keep the graph of the step alive.
             self.restore_checkpoint(step, target)
 
-    def _train_on(self) -> tuple[str, int]:
+    def _train_steps(self) -> tuple[str, int]:
         """Train from the current step to the last one."""
         if ended := self._before_first_step():
             return ended, self.state.step
         for step in range(self.state.step + 1, self.steps + 1):
-            if self.room is not None:
-                self.room.between_steps()
+            if self.memory is not None:
+                self.memory.between_steps()
             result, errors, requests = self.train_step(step)
-            ends = not requests.cancel and (requests.stop or step == self.steps)
-            measured = self._measure_and_record(result, errors, ends=ends)
-            requests = requests.stopping(measured.stop)
+            is_last = not requests.cancel and (requests.stop or step == self.steps)
+            measured = self._measure_and_record(result, errors, is_last=is_last)
+            requests = requests.with_stop(measured.stop)
             saved = self._checkpoint_is_due(step, requests)
             if saved:
                 self.save_checkpoint(step)  # before the previews: they take long and may fail
             cancelled = requests.cancel or measured.cancelled
-            shown_at_end = step == self.steps or measured.stop
-            if not cancelled and self._previews_are_due(step, requests, ends=shown_at_end):
+            final_previews = step == self.steps or measured.stop
+            if not cancelled and self._previews_are_due(step, requests, is_last=final_previews):
                 cancelled = self.preview(step)
             if step < self.steps and (cancelled or requests.stop):
                 if not saved:
@@ -145,7 +141,7 @@ class Trainer:
     def _before_first_step(self) -> str | None:
         """Validate and preview the base of a new run; the status of a run that ends here."""
         state = self.state
-        if state.step and self._given_up():
+        if state.step and self._should_stop():
             return "done"  # it had stopped early, and was killed before it could finish
         cancelled, stop = self._any(self.observer.cancelled()), False
         if not state.step:
@@ -157,7 +153,7 @@ class Trainer:
         elif not cancelled and state.best.measured < state.step:
             # The run was stopped before the validation of its last step. It is made up for here, so
             # that best step, early stopping and metrics do not depend on where the run was stopped.
-            measured = self.validate(state.step, ends=state.step >= self.steps)
+            measured = self.validate(state.step, is_last=state.step >= self.steps)
             if self._is_best(state.step):
                 self.save_checkpoint(state.step)  # the same one again, which marks it as the best
             cancelled, stop = measured.cancelled, measured.stop
@@ -185,16 +181,18 @@ class Trainer:
         learning_rate = self.learning_rate(step)
         set_learning_rate(optimizer, learning_rate)
         self.clock.start()
-        if self.room is None:
+        if self.memory is None:
             micro_steps = self.compute_gradients(step, samples)
         else:
-            micro_steps = self.room.compute(step, lambda: self.compute_gradients(step, samples))
+            micro_steps = self.memory.retry_when_full(
+                step, lambda: self.compute_gradients(step, samples)
+            )
         self.clock.computed()
         self.processes.sum_gradients(self.parameters)
         norm = clip_gradients(self.parameters, self.training.max_grad_norm)
         # With one process, the only place where a step waits for the device.
         numbers = read_numbers(self.processes, micro_steps, norm, samples, self.plan.times)
-        self.clock.mark()
+        self.clock.numbers_read()
         finite = math.isfinite(numbers.loss + numbers.norm)
         if not finite:
             forget_gradients(self.parameters)
@@ -225,9 +223,6 @@ class Trainer:
         Args:
             step: From 1.
             samples: Number of samples in the step, in all processes. The loss is their mean.
-
-        Returns:
-            Loss and sample errors of each micro-batch.
         """
         # The micro-batches of a slider flip the sign of the adapter's strength.
         slider, adapter = self.config.dataset.slider.is_on, self.state.adapter
@@ -239,21 +234,20 @@ class Trainer:
 
     def learning_rate(self, step: int) -> float:
         """Base learning rate of a step, which each restored checkpoint has lowered."""
-        share = rate_share(self.training.recovery, self.state.returns)
+        share = rate_share(self.training.recovery, self.state.restores)
         return self.training.optimizer.learning_rate * self.schedule(step) * share
 
-    def validate(self, step: int, *, ends: bool = False) -> Measured:
+    def validate(self, step: int, *, is_last: bool = False) -> Measured:
         """Compute the loss on held-out images where it is due.
 
         Args:
-            step: Steps made.
-            ends: Whether the run ends with this step, after which validation is always due.
+            is_last: Whether the run ends with this step, after which validation is always due.
 
         Returns:
             The losses; None where validation is not due.
         """
         every = self.config.dataset.validation.every
-        if self.validation is None or (step % every and not ends):
+        if self.validation is None or (step % every and not is_last):
             return Measured()
         # With the weights that previews are generated with.
         with self.state.shown(self.training.ema.previews):
@@ -264,15 +258,15 @@ class Trainer:
             self.recorder.measured(step, measured.loss, measured.trained)
         best = self.state.best
         if step == 0:
-            best.take_base(measured.loss)
+            best.set_base(measured.loss)
         else:
-            best.take(step, measured.loss, regular=step % every == 0)
-        return replace(measured, stop=step > 0 and self._given_up())
+            best.add(step, measured.loss, scheduled=step % every == 0)
+        return replace(measured, stop=step > 0 and self._should_stop())
 
-    def _given_up(self) -> bool:
-        """Whether the run gets no better, or is too far behind others."""
-        judged = isinstance(self.observer, Judge) and self.observer.hopeless()
-        return judged or self.state.best.ends(self.training.early_stop)
+    def _should_stop(self) -> bool:
+        """Whether the run gets no better, or is too far behind the other trials of its sweep."""
+        hopeless = isinstance(self.observer, StoppingObserver) and self.observer.hopeless()
+        return hopeless or self.state.best.stop_due(self.training.early_stop)
 
     def save_checkpoint(self, step: int) -> None:
         """Save the state after a step.
@@ -313,7 +307,7 @@ class Trainer:
             step: The step that is not finite.
             target: The step of the checkpoint; 0 for the initial state.
         """
-        state, config, returns = self.state, self.config, self.state.returns + 1
+        state, config, restores = self.state, self.config, self.state.restores + 1
         checkpoint = self._initial_checkpoint
         if target or checkpoint is None:
             assert self._checkpoints is not None, "`_restore_or_end` has found the folder"
@@ -321,37 +315,38 @@ class Trainer:
         settings = self.training.optimizer
         # A new optimizer, without the moments of the steps that are dropped.
         state.optimizer = make_optimizer(settings, parameter_groups(state.adapter, settings))
-        if self.room is not None:
-            self.room.restart(state.optimizer)  # frees the old one before the new one is filled
+        if self.memory is not None:
+            self.memory.restart(state.optimizer)  # frees the old one before the new one is filled
         self.clock.restart()
         state.restore(checkpoint, settings)
-        state.returns = returns
-        anew = planned_anew(config, checkpoint) if target else None
-        self.schedule = make_schedule(self.training.schedule, self.steps, anew)
+        state.restores = restores
+        replanned = replan_schedule(config, checkpoint) if target else None
+        self.schedule = make_schedule(self.training.schedule, self.steps, replanned)
         if self.recorder is not None:
-            self.recorder.went_back(step, state.step, returns)
-            note = restore_note(self.training.recovery, step, target, returns)
-            self.observer.notify(WentBack(note, state.step))
-            self.recorder.restart(anew)
+            self.recorder.record_restore(step, state.step, restores)
+            note = restore_note(self.training.recovery, step, target, restores)
+            self.observer.notify(CheckpointRestored(note, state.step))
+            self.recorder.restart(replanned)
 
     def _after_update(self, step: int, errors: Sequence[SampleError]) -> None:
         """Update weight averages, norms, the learned weighting and the ledger after a step."""
         self.state.updated()
-        self.clock.mark()
+        self.clock.updated()
         if self.measurements is not None:
             self.measurements.measure_norms(step)
-        self.state.learn(errors)
+        if self.state.learned is not None:
+            self.state.learned.learn((each.sigma, each.error) for each in errors)
         if self.state.ledger is not None:
-            self.state.ledger.take(step, indices_by_place(self.plan.batches, step), errors)
+            self.state.ledger.add(step, indices_by_place(self.plan.batches, step), errors)
 
     def _measure_and_record(
-        self, result: StepResult, errors: Sequence[SampleError], *, ends: bool
+        self, result: StepResult, errors: Sequence[SampleError], *, is_last: bool
     ) -> Measured:
         """Validate after a step, then record the step, also when validation fails."""
         recorder, step = self.recorder, result.step
         with recorder.saved_on_failure(step) if recorder else contextlib.nullcontext():
             try:
-                measured = self.validate(step, ends=ends)
+                measured = self.validate(step, is_last=is_last)
             except Exception:
                 # The checkpoint that is saved on the way out includes this step.
                 self.record(result, errors)
@@ -371,13 +366,13 @@ class Trainer:
     def _checkpoint_is_due(self, step: int, requests: RunRequests) -> bool:
         """Whether a checkpoint is saved after a step."""
         every = self.training.checkpoint_every
-        wanted = requests.end or requests.save
+        wanted = requests.ends_run or requests.save
         return step == self.steps or wanted or self._is_best(step) or _is_due(step, every)
 
-    def _previews_are_due(self, step: int, requests: RunRequests, *, ends: bool) -> bool:
+    def _previews_are_due(self, step: int, requests: RunRequests, *, is_last: bool) -> bool:
         """Whether previews are generated after a step; a run that has any ends with some."""
         every = self.config.preview.every
-        return requests.preview or _is_due(step, every) or (every > 0 and ends)
+        return requests.preview or _is_due(step, every) or (every > 0 and is_last)
 
     def _is_best(self, step: int) -> bool:
         return self.state.best.step == step
@@ -398,7 +393,9 @@ class Trainer:
         trained_nothing = first == 1 and step == self.steps
         if in_a_row <= skips and not trained_nothing:
             count = f"{in_a_row} in a row, {skips} at most"
-            self._warn(f"Step {step} is left out: {what} is not finite ({count}).")
+            if self.recorder is not None:
+                line = f"Step {step} is left out: {what} is not finite ({count})."
+                self.observer.notify(Warned(line))
             return
         remedy = self._restore_or_end(step, first)
         raise non_finite_error(step, what, micro_steps, remedy, self._broken_place(step))
@@ -416,33 +413,32 @@ class Trainer:
         Raises:
             RestoreError: With the checkpoint to restore.
         """
-        if self.state.returns < self.training.recovery.returns:
-            target = self._restorable(first)
+        if self.state.restores < self.training.recovery.returns:
+            target = self._newest_restorable(first)
             if target is not None:
                 raise RestoreError(step, target)
         if self.recorder is None:
             return "See the message of the first process."
         return self.recorder.broken(step, first)
 
-    def _restorable(self, first: int) -> int | None:
+    def _newest_restorable(self, first: int) -> int | None:
         """Step of the newest checkpoint that can be restored; 0 is the initial state.
 
-        The first process looks for it. The state right before step `first` is passed over, because
-        it meets the same numbers again.
+        The first process looks for it, and the others add nothing to what it found. The state right
+        before step `first` is passed over, because it meets the same numbers again.
         """
-        found = [0.0, 0.0]
+        found, step, version = False, None, 0
         if self.recorder is not None:
-            step = last_before(self.recorder.folder.checkpoints, first)
-            if step is None and self._initial_checkpoint is not None and first > 1:
-                step = 0
-            # Counted from 1, so that 0 is none.
             version = version_number(self.recorder.folder.path)
-            found = [0.0 if step is None else step + 1.0, float(version)]
-        step, version = self.processes.sum_numbers(found)
+            step = last_before(self.recorder.folder.checkpoints, first)
+            initial = self._initial_checkpoint is not None and first > 1
+            found = step is not None or initial
+        numbers = [float(found), float(step or 0), float(version)]
+        found, step, version = map(int, self.processes.sum_numbers(numbers))
         if self._checkpoints is None:
             output = self.config.output
-            self._checkpoints = Path(output.dir) / output.name / f"v{version:.0f}" / "checkpoints"
-        return int(step) - 1 if step else None
+            self._checkpoints = Path(output.dir) / output.name / f"v{version}" / "checkpoints"
+        return step if found else None
 
     def _initial_state(self) -> Checkpoint | None:
         """Copy the initial state of a new run to RAM, because no checkpoint holds it."""
@@ -471,10 +467,6 @@ class Trainer:
     def _any(self, flag: bool) -> bool:
         """Whether any process asks."""
         return self.processes.sum_numbers([float(flag)])[0] > 0
-
-    def _warn(self, line: str) -> None:
-        if self.recorder is not None:
-            self.observer.notify(Warned(line))
 
 
 def _is_due(step: int, every: int) -> bool:

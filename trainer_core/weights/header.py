@@ -58,7 +58,6 @@ class WeightFile:
     """The denoiser's part of a file; no weight has been read.
 
     Attributes:
-        path: The file.
         prefix: What stands before the denoiser's names in the file; often empty.
         tensors: Name without prefix to the tensor.
         metadata: The header's strings.
@@ -238,9 +237,6 @@ def check_formats(file: WeightFile) -> Formats:
 
     Args:
         file: An opened file. Only its notes on formats are read, no weight.
-
-    Returns:
-        How each weight is to be read.
 
     Raises:
         BaseModelError: When a weight is in a format that is not read here, or a scale is missing

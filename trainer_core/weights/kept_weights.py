@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 
 from ..quantization.stored_format import StoredFormat
-from .base_format import Packing
 from .base_location import BaseLocation
+from .file_spec import FileSpec
+from .layer_packing import Packing
 from .loading import plan_weights
-
-if TYPE_CHECKING:
-    from .file_spec import FileSpec
 
 
 class KeptWeight(NamedTuple):
@@ -36,7 +34,6 @@ def kept_weights(
     """How each weight of the files would be kept, by name.
 
     Args:
-        spec: What the family says of single files.
         packing: Which layers are kept in fewer bits; None keeps all weights dense.
 
     Raises:

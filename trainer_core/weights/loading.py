@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -23,17 +23,13 @@ from torch import Tensor, nn
 from ..errors import BaseModelError
 from ..quantization.quantized_linear import QuantizedLinear
 from ..quantization.stored_format import StoredFormat
-from .base_format import Packing
 from .base_location import BaseLocation
 from .diffusers_folder import read_json, shard_files
-from .file_spec import Origin
+from .file_spec import FileSpec, Origin
 from .header import Formats, WeightFile, check_formats, open_weights
-from .reading import TensorReader, ahead
-from .reading_part import reading_part, unreadable, without_bars
-
-if TYPE_CHECKING:
-    from .file_spec import FileSpec
-
+from .layer_packing import Packing
+from .library_errors import reading_part, unreadable, without_bars
+from .tensor_reader import TensorReader, ahead
 
 Take = Callable[[str, nn.Module], None]
 """Told of a block that is complete: its name, and itself."""
@@ -51,9 +47,6 @@ def load_frozen(
         kind: Library and class, such as ``diffusers.FluxTransformer2DModel``. The library is
             imported here, because that takes seconds.
         device: Where the model computes.
-
-    Returns:
-        The model.
 
     Raises:
         BaseModelError: When the installed library does not know the class, or the files are damaged
@@ -170,9 +163,7 @@ def load_file(
 
     Args:
         location: A base whose ``file`` is set.
-        spec: What the family says of single files.
         dtype: Of the weights; modules that Diffusers keeps in float32 stay so.
-        device: Where the model computes.
         packing: Which layers are kept in fewer bits; None keeps all weights dense.
         mapped: Whether weights that the file has in this format are left there (`TensorReader`).
         take: As of `Family.load_transformer`.
@@ -269,11 +260,9 @@ def plan_weights(
 
 def is_quantized(location: BaseLocation) -> bool:
     """Whether a library has quantized the base, which then keeps its format."""
-    path = location.denoiser / "config.json"
-    return location.file is None and _names_quantization(read_json(path))
-
-
-def _names_quantization(settings: Mapping[str, Any]) -> bool:
+    if location.file is not None:
+        return False
+    settings = read_json(location.denoiser / "config.json")
     return isinstance(settings.get("quantization_config"), dict)
 
 
@@ -298,7 +287,7 @@ def _plan_folder(
     folder = location.denoiser
     kind = _class_of(spec.transformer, folder)
     settings = read_json(folder / "config.json")
-    if packing is not None and _names_quantization(settings):
+    if packing is not None and is_quantized(location):
         raise BaseModelError(
             f"memory.base_format is {packing.base_format}, and {folder} is quantized already",
             "a base in bf16, fp16 or fp32, where the trainer is to choose the format",

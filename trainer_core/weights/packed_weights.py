@@ -26,7 +26,6 @@ class PackedWeight:
     """A weight that is packed in a file.
 
     Attributes:
-        stored: How it is read.
         parts: Name of each part to where it lies, in the number format that it is read in.
         beside: The parts' names in the file, but for the weight itself.
         weight: What it is as a weight: its code is the format's name, its shape ``(out, in)``.

@@ -15,8 +15,8 @@ from trainer_core.adapter_files.factors.base_adapters import BaseAdapterFile, pu
 from trainer_core.adapter_files.factors.effective_delta import effective_delta
 from trainer_core.adapters.base.weight import weight_stamp
 from trainer_core.errors import AdapterError
+from trainer_core.quantization.formats import FORMATS
 from trainer_core.quantization.quantized_linear import QuantizedLinear
-from trainer_core.quantization.registry import FORMATS
 from trainer_core.types import AdapterState, LayerState
 
 ROWS = 5

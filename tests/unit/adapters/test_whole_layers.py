@@ -11,8 +11,8 @@ from trainer_core.adapters import attach
 from trainer_core.config import AdapterConfig
 from trainer_core.errors import AdapterError
 from trainer_core.offload.model_bytes import pack_blocks
+from trainer_core.quantization.formats import FORMATS
 from trainer_core.quantization.quantized_linear import QuantizedLinear
-from trainer_core.quantization.registry import FORMATS
 
 WHOLE = "layers.0.attention.qkv"
 PARTS = tuple(f"layers.0.attn.to_{each}" for each in "qkv")

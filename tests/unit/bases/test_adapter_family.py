@@ -18,8 +18,8 @@ from trainer_core.bases.open import published_shapes
 from trainer_core.config import BaseAdapter, BaseSection, RunConfig
 from trainer_core.errors import AdapterFileError, BaseModelError
 from trainer_core.families.registry import FAMILIES, get_family
-from trainer_core.training.checkpoints.base_marks import base_adapter_marks
-from trainer_core.training.setup.start import read_start
+from trainer_core.training.checkpoints.base_adapter_marks import base_adapter_marks
+from trainer_core.training.setup.starting_point import read_start
 
 SHARED = "transformer_blocks.0.attn.to_q"
 """A layer that two families have under one name in Diffusers, and one of them in ComfyUI."""

@@ -18,7 +18,7 @@ from trainer_core.bases.locate import locate_base
 from trainer_core.config import BaseSection
 from trainer_core.families.registry import get_family
 from trainer_core.offload.model_bytes import base_bytes
-from trainer_core.quantization.registry import FORMATS
+from trainer_core.quantization.formats import FORMATS
 
 FILES = sorted(RESULTS.glob("*.json"))
 COMMIT = re.compile(r"[0-9a-f]{40}")

@@ -23,7 +23,7 @@ from trainer_core.data.masks import (
     require_masks_fit,
     same_shape,
 )
-from trainer_core.diffusion.losses import flow_loss
+from trainer_core.diffusion.losses import FlowLoss
 from trainer_core.errors import DatasetError
 from trainer_core.types import Bucket, Sample
 
@@ -171,7 +171,7 @@ def test_frames_that_are_given_count_nothing_and_the_others_as_if_they_were_all(
     torch.testing.assert_close(both, found * weights[:, :, None])
     # With the loss: the mean over the frames that are predicted.
     errors = torch.randn(2, 3, 4, 5, 6, generator=torch.Generator().manual_seed(0))
-    loss = flow_loss(errors, torch.zeros_like(errors), found)
+    loss, _ = FlowLoss()(errors, torch.zeros_like(errors), torch.ones(2), found)
     textbook = [errors[0, :, 1:].square().mean(), errors[1].square().mean()]
     torch.testing.assert_close(loss, torch.stack(textbook))
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from trainer_core.diffusion.losses import FlowLoss, flow_loss
+from trainer_core.diffusion.losses import FlowLoss
 from trainer_core.diffusion.streams import join_streams, part_streams, stream_shapes, stream_weights
 
 
@@ -30,5 +30,7 @@ def test_the_loss_is_that_of_the_clip_plus_that_of_its_sound():
         found, _ = FlowLoss()(
             join_streams(clip, sound), join_streams(other, heard), torch.ones(2), joined
         )
-        expected = flow_loss(clip, other, weights) + factors * flow_loss(sound, heard)
+        loss_of, sigma = FlowLoss(), torch.ones(2)
+        apart = loss_of(clip, other, sigma, weights)[0], loss_of(sound, heard, sigma)[0]
+        expected = apart[0] + factors * apart[1]
         assert torch.allclose(found, expected, rtol=1e-5)

@@ -15,13 +15,13 @@ from trainer_core.inference.comparison import (
     save_comparison,
 )
 from trainer_core.inference.pipeline import Candidate
-from trainer_core.training.checkpoints.run_folder import find_version
-from trainer_core.training.setup.compared_run import (
+from trainer_core.training.checkpoints.comparison_columns import (
     file_columns,
     read_steps,
     read_strengths,
     run_columns,
 )
+from trainer_core.training.checkpoints.run_folder import find_version
 
 COLORS = ("white", "red", "blue")
 

@@ -12,7 +12,7 @@ from trainer_core.families.diffusers_parts import DECODER_NUMBERS
 from trainer_core.families.flux_vae import shifted_vae as flux_vae
 from trainer_core.families.registry import get_family
 from trainer_core.inference.decoder import TILE, PreviewDecoder
-from trainer_core.training.memory.live_bytes import LiveBytes
+from trainer_core.training.memory.simulated_bytes import LiveBytes
 from trainer_core.weights.diffusers_folder import read_json
 
 CPU, ELSEWHERE = torch.device("cpu"), torch.device("meta")

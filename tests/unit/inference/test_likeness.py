@@ -19,7 +19,7 @@ from trainer_core.inference.comparison import (
 )
 from trainer_core.inference.likeness import measure_likeness
 from trainer_core.inference.pipeline import Candidate
-from trainer_core.training.setup.compared_run import MOST_REFERENCES, reference_images
+from trainer_core.training.checkpoints.comparison_columns import MOST_REFERENCES, reference_images
 
 
 def pictures(count, seed):

@@ -11,11 +11,11 @@ from tests.fixtures.swapped_blocks import BLOCKS, MAKERS, HesitantTransfer, Trai
 from trainer_core.errors import RunError
 from trainer_core.families.registry import get_family
 from trainer_core.offload import host_weights, pinned_memory
+from trainer_core.offload.block_selection import evenly_spread, fewest_swapped
 from trainer_core.offload.host_weights import MappedMaster, PageableMaster, PinnedMaster
 from trainer_core.offload.machine import Machine
 from trainer_core.offload.model_bytes import pack_blocks
-from trainer_core.offload.swapped import evenly_spread, fewest_swapped
-from trainer_core.quantization.registry import FORMATS
+from trainer_core.quantization.formats import FORMATS
 
 ADAPTERS = {
     "lora": {"kind": "lora"},

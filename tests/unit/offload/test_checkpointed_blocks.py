@@ -24,13 +24,13 @@ from trainer_core.adapters import attach
 from trainer_core.config import AdapterConfig, MemorySection
 from trainer_core.families.registry import get_family
 from trainer_core.offload import pinned_memory
+from trainer_core.offload.block_selection import checkpointed, evenly_spread, repeated_blocks
 from trainer_core.offload.checkpointed_blocks import CheckpointedBlocks, checkpoint_blocks
 from trainer_core.offload.host_inputs import HostArena, HostInputs
 from trainer_core.offload.machine import Machine
 from trainer_core.offload.pinned_memory import PinnedMemory
-from trainer_core.offload.swapped import checkpointed, evenly_spread, repeated_blocks
-from trainer_core.offload.transfer import PlainTransfer
-from trainer_core.training.memory.live_bytes import LiveBytes
+from trainer_core.offload.transfer import Transfer
+from trainer_core.training.memory.simulated_bytes import LiveBytes
 
 ADAPTERS = {
     "lora": {"kind": "lora"},
@@ -185,7 +185,7 @@ def test_a_steps_bytes_shrink_by_what_waits_in_ram():
     blocks, size = [Wide() for _ in range(6)], 1 << 22
     peaks = []
     for ram in (False, True):
-        inputs = HostInputs(HostArena(), PlainTransfer()) if ram else None
+        inputs = HostInputs(HostArena(), Transfer()) if ram else None
         calls = CheckpointedBlocks(dict(enumerate(blocks)), set(range(6)), inputs)
         for live in (LiveBytes(), LiveBytes()):
             with live:
@@ -223,7 +223,7 @@ def steps_within(family, samples, limit=None, chosen=()):
             del output
             peak = max(live.peaks.values())
             found.append((gradients, live.flops - flops, peak, kept))
-            if calls.unsettled():
+            if calls.needs_choice():
                 calls.keep(limit - live.peaks[live._phase])
     return found
 
@@ -270,7 +270,7 @@ def test_ram_that_became_too_small_is_kept_until_nobody_reads_it(monkeypatch):
     driver = LateDriver()
     monkeypatch.setattr(pinned_memory, "_runtime", lambda: driver)
 
-    class Transfer(PlainTransfer):
+    class Noted(Transfer):
         def submit(self, copies):
             driver.reading = True
             super().submit(copies)
@@ -280,7 +280,7 @@ def test_ram_that_became_too_small_is_kept_until_nobody_reads_it(monkeypatch):
 
         close = drain
 
-    inputs = HostInputs(HostArena(PinnedMemory(CountingMachine(10**6))), Transfer(), worth=1)
+    inputs = HostInputs(HostArena(PinnedMemory(CountingMachine(10**6))), Noted(), worth=1)
     # Micro-batches of two sizes, between which nobody waits for the device.
     for size in (16, 64):
         x = torch.randn(size, 8, requires_grad=True)
@@ -312,7 +312,7 @@ def test_settings_decide(memory, enabled, ram):
             assert (calls._inputs is not None) is ram
 
 
-class InOneThread(PlainTransfer):
+class InOneThread(Transfer):
     """Copies in one thread, as CUDA does from memory that is not pinned."""
 
     def __init__(self):

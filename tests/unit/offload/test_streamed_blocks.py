@@ -22,10 +22,10 @@ from tests.fixtures.swapped_blocks import (
 from trainer_core.families.registry import get_family
 from trainer_core.offload.host_weights import PageableMaster
 from trainer_core.offload.model_bytes import pack_blocks
-from trainer_core.offload.streamed_blocks import StreamedBlocks
-from trainer_core.offload.transfer import PlainTransfer
+from trainer_core.offload.streamed_blocks import StreamedBlocks, slot_of
+from trainer_core.offload.transfer import Transfer
+from trainer_core.quantization.formats import FORMATS
 from trainer_core.quantization.quantized_linear import QuantizedLinear
-from trainer_core.quantization.registry import FORMATS
 
 ADAPTERS = {
     "lora": {"kind": "lora"},
@@ -90,8 +90,8 @@ def test_a_block_that_ends_in_a_packed_layer_has_its_weights_in_the_backward_pas
 
     parts = [stored.pack(torch.randn(6, 6)) for _ in range(3)]
     blocks = [nn.Sequential(nn.Tanh(), Noted(stored, (6, 6), each)) for each in parts]
-    streamed = StreamedBlocks(blocks, CPU, 1, PageableMaster(), PlainTransfer())
-    slots = {slot.bytes.data_ptr() for slot in streamed._rings[0].slots}
+    streamed = StreamedBlocks(blocks, CPU, 1, PageableMaster(), Transfer())
+    slots = {slot.bytes.data_ptr() for slot in streamed._rings[0]}
     x = torch.randn(2, 6, requires_grad=True)
     for block in blocks:
         x = checkpoint(block, x, use_reentrant=False)
@@ -122,7 +122,7 @@ def test_passes_without_gradients_wait_for_no_block_but_the_first(name, slots):
     late, need = [], streamed.need
 
     def noted(number):
-        if streamed._rings[number].holding(number) is None:
+        if slot_of(number, streamed._rings[number]) is None:
             late.append(number)
         need(number)
 

@@ -11,9 +11,9 @@ from trainer_core.adapters.kinds.registry import KINDS
 from trainer_core.config import AdapterConfig
 from trainer_core.quantization import eight_bit_products
 from trainer_core.quantization.eight_bit_products import LEAST_ROWS, rounded_rows, takes
+from trainer_core.quantization.formats import FORMATS
 from trainer_core.quantization.fp8 import Fp8
 from trainer_core.quantization.quantized_linear import QuantizedLinear
-from trainer_core.quantization.registry import FORMATS
 from trainer_core.quantization.rotation import WIDEST, gain, rotate, width_of
 
 E4M3 = torch.float8_e4m3fn

@@ -5,8 +5,8 @@ import itertools
 import pytest
 import torch
 
+from trainer_core.quantization.formats import FORMATS
 from trainer_core.quantization.quantized_linear import QuantizedLinear
-from trainer_core.quantization.registry import FORMATS
 
 
 def rounded_rows(weight: torch.Tensor) -> torch.Tensor:

@@ -8,7 +8,7 @@ from trainer_core.training.checkpoints.best_loss import BestLoss
 def taken(losses):
     best = BestLoss()
     for step, loss in enumerate(losses, 1):
-        best.take(10 * step, loss)
+        best.add(10 * step, loss)
     return best
 
 
@@ -31,7 +31,7 @@ def test_the_first_of_the_lowest_is_best_and_others_are_misses(losses, step, mis
     assert (best.step, best.misses) == (step, misses)
     assert best.record() == ({"step": step, "loss": min(losses)} if losses else None)
     for patience in range(5):
-        assert best.ends(patience) == (patience > 0 and misses >= patience)
+        assert best.stop_due(patience) == (patience > 0 and misses >= patience)
 
 
 @pytest.mark.parametrize("losses", [[], [0.1], [0.1 + 1e-17, 1 / 3, 0.7], [5e-324, 1.0]])
@@ -45,11 +45,11 @@ def test_a_checkpoint_brings_it_back_to_the_bit(losses):
 
 def test_what_was_measured_in_another_way_is_not_compared():
     one, other = BestLoss(3), BestLoss(4)
-    one.take(10, 0.5)
-    other.take(20, 0.9)
+    one.add(10, 0.5)
+    other.add(20, 0.9)
     other.restore(one.tensors(), 20)
     assert other.record() is None
-    other.take(30, 0.7)
+    other.add(30, 0.7)
     assert other.record() == {"step": 30, "loss": 0.7}
     again = BestLoss(3)
     again.restore(one.tensors(), 20)

@@ -6,12 +6,12 @@ from trainer_core.adapters import attach
 from trainer_core.adapters.parameter_groups import parameter_groups
 from trainer_core.config import AdapterConfig, EmaSection, OptimizerSection
 from trainer_core.errors import NonFiniteError
-from trainer_core.training.checkpoints.average import FactorAverages
 from trainer_core.training.checkpoints.checkpoint import (
     read_checkpoint,
     save_checkpoint,
 )
-from trainer_core.training.checkpoints.state import TrainState
+from trainer_core.training.checkpoints.ema import FactorAverages
+from trainer_core.training.checkpoints.train_state import TrainState
 from trainer_core.training.optimizers import make_optimizer
 
 
@@ -59,10 +59,10 @@ def test_round_trip_restores_weights_and_optimizer_bit_for_bit(tmp_path):
 
 def test_what_a_run_has_been_through_is_put_back(tmp_path):
     state, other = make_state(), make_state(seed=5)
-    state.skipped, state.returns = 2, 1
+    state.skipped, state.restores = 2, 1
     path = save_checkpoint(tmp_path, 10, {"seed": 1}, state.tensors(), write_adapter)
     other.restore(read_checkpoint(path), OptimizerSection())
-    assert (other.skipped, other.returns) == (2, 1)
+    assert (other.skipped, other.restores) == (2, 1)
 
 
 def test_weight_that_is_not_finite_is_never_written(tmp_path):
@@ -74,7 +74,7 @@ def test_weight_that_is_not_finite_is_never_written(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_average_is_kept_exported_and_shown_while_the_last_factors_train_on(tmp_path):
+def test_an_average_is_kept_exported_and_shown_while_the_last_factors_train_steps(tmp_path):
     def averaged(value):
         state = make_state()
         factors = dict(state.adapter.named_parameters())

@@ -23,7 +23,7 @@ class Run:
     def make(self, losses, keep):
         """Measure and save behind each step."""
         for step, loss in losses.items():
-            self.best.take(step, loss)
+            self.best.add(step, loss)
             self.losses[step] = loss
             place = self.folder.checkpoints / f"{step:06d}"
             place.mkdir(parents=True)
@@ -39,7 +39,7 @@ class Run:
         older = BestLoss()
         for step, loss in self.losses.items():
             if step <= done:
-                older.take(step, loss)
+                older.add(step, loss)
                 tensors = older.tensors()
         self.best.restore(tensors, done)
         drop_later_checkpoints(self.folder.checkpoints, done)
@@ -79,7 +79,7 @@ def test_a_mark_from_another_way_of_measuring_does_not_win_by_its_number(run):
     """The disk did not take the best since; another checkpoint since is named, not the old one."""
     run.make({10: 0.1}, keep=3)
     run.best.forget(measured=10)
-    run.best.take(30, 0.5)
+    run.best.add(30, 0.5)
     run.losses |= {30: 0.5}
     run.make({40: 0.6}, keep=3)
     assert run.best.step == 30

@@ -2,7 +2,8 @@
 
 import pytest
 
-from trainer_core.training.checkpoints.checkpoint_rules import CheckpointClock, surplus
+from trainer_core.training.checkpoints.checkpoint import surplus
+from trainer_core.training.checkpoints.checkpoint_clock import CheckpointClock
 from trainer_core.training.observer import RunRequests
 
 

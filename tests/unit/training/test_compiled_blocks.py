@@ -13,7 +13,7 @@ from tests.fixtures.tables import table
 from trainer_core.adapters import attach
 from trainer_core.config import AdapterConfig
 from trainer_core.families.registry import get_family
-from trainer_core.offload.swapped import repeated_blocks
+from trainer_core.offload.block_selection import repeated_blocks
 from trainer_core.training.step.compiled_blocks import compiled
 
 CPU = torch.device("cpu")

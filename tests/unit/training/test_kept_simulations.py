@@ -7,7 +7,7 @@ import pytest
 from tests.fixtures.qwen_base import make_qwen_transformer
 from trainer_core.config import RunConfig
 from trainer_core.training.memory import simulation_cache as kept_simulations
-from trainer_core.training.memory.live_bytes import Phase
+from trainer_core.training.memory.simulated_bytes import Phase
 from trainer_core.training.memory.simulation_cache import KeptSimulations, step_facts
 
 NUMBERS = {"adapter": 3, "flops": 2**60, Phase("forward", 1, -2): -5, Phase("end"): 7}

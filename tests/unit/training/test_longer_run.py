@@ -1,4 +1,4 @@
-"""A cosine that is planned anew, against NumPy in float64."""
+"""A cosine that is replanned, against NumPy in float64."""
 
 import json
 
@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from trainer_core.config import RunConfig
 from trainer_core.training.checkpoints.checkpoint import Checkpoint
-from trainer_core.training.checkpoints.longer_run import LEAST, SCHEDULE, planned_anew
-from trainer_core.training.step.schedules import make_schedule
+from trainer_core.training.checkpoints.longer_run import LEAST, SCHEDULE, replan_schedule
+from trainer_core.training.step.learning_rate import make_schedule
 
 
 def run(steps, name="cosine", **schedule):
@@ -19,17 +19,17 @@ def run(steps, name="cosine", **schedule):
     return RunConfig.model_validate({"training": values})
 
 
-def stopped(config, step, anew=None):
+def stopped(config, step, replanned=None):
     """What a checkpoint of a run says that was stopped after a step."""
     schedule = config.training.schedule.model_dump()
     settings = {f"training.schedule.{name}": value for name, value in schedule.items()}
-    settings |= {"training.steps": config.training.steps, SCHEDULE: anew}
+    settings |= {"training.steps": config.training.steps, SCHEDULE: replanned}
     return Checkpoint(step, json.loads(json.dumps(settings)), {})
 
 
-def factors(config, anew=None):
+def factors(config, replanned=None):
     steps = config.training.steps
-    schedule = make_schedule(config.training.schedule, steps, anew)
+    schedule = make_schedule(config.training.schedule, steps, replanned)
     return numpy.array([schedule(step) for step in range(1, steps + 1)])
 
 
@@ -41,8 +41,8 @@ def cosine(top, low, count):
 
 def test_the_rest_of_a_longer_run_falls_from_where_it_stands():
     short, longer = (run(n, warmup_steps=5, min_ratio=0.02) for n in (40, 70))
-    anew = planned_anew(longer, stopped(short, 20))
-    now = factors(longer, anew)
+    replanned = replan_schedule(longer, stopped(short, 20))
+    now = factors(longer, replanned)
     here = factors(short)[19]
     numpy.testing.assert_allclose(now[:5], numpy.arange(1, 6) / 5, atol=0)
     numpy.testing.assert_allclose(now[20:], cosine(here, 0.02, 50), atol=1e-15)
@@ -56,18 +56,18 @@ def test_the_rest_of_a_longer_run_falls_from_where_it_stands():
 )
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_no_resume_jumps_above_the_rate_where_it_stands_or_a_quarter(lengths, warmup, low, seed):
-    steps, anew = 30 + warmup, None
+    steps, replanned = 30 + warmup, None
     config = run(steps, warmup_steps=warmup, min_ratio=low)
     for more, share in zip(lengths, numpy.random.default_rng(seed).random(4), strict=False):
         step = max(1, round(share * steps))
-        checkpoint = stopped(config, step, anew)
-        before = factors(config, anew)
+        checkpoint = stopped(config, step, replanned)
+        before = factors(config, replanned)
         steps += more
         config = run(steps, warmup_steps=warmup, min_ratio=low)
-        anew = planned_anew(config, checkpoint)
-        now = factors(config, anew)
+        replanned = replan_schedule(config, checkpoint)
+        now = factors(config, replanned)
         # Stopped again in the middle, and gone on with: the very same numbers.
-        again = planned_anew(config, stopped(config, min(steps, step + 1), anew))
+        again = replan_schedule(config, stopped(config, min(steps, step + 1), replanned))
         assert (factors(config, again)[step:] == now[step:]).all()
         if step > warmup:
             assert now[step:].max() <= max(before[step - 1], LEAST) + 1e-12

@@ -13,7 +13,7 @@ from benchmarks.loop_work import (
     make_trainer,
 )
 from trainer_core.families.diffusers_parts import computing_dtype
-from trainer_core.training.checkpoints.state import TrainState
+from trainer_core.training.checkpoints.train_state import TrainState
 
 MOST_CALLS = 4320
 """3,875 with torch 2.13, nine of ten of them in torch's arithmetic on the meta device."""

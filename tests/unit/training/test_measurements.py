@@ -1,5 +1,7 @@
 """What is measured of a step, as it is written down."""
 
+from contextlib import closing
+
 import torch
 
 from trainer_core.adapters import attach
@@ -46,13 +48,13 @@ def test_a_line_comes_back_as_it_was_and_is_small(tmp_path):
     measured.measure_norms(1)
     steps = [measured.complete(result(1), ERRORS), result(2)]
     path = tmp_path / "metrics.jsonl"
-    with MetricsWriter(path, 0, refuse, lambda *about: ()) as writer:
+    with closing(MetricsWriter(path, 0, refuse, lambda *about: ())) as writer:
         for step in steps:
             writer.write(step)
     assert read_metrics(path) == steps
     # A run that goes on writes the kept lines again, to the byte.
     before = path.read_text()
-    with MetricsWriter(path, 2, refuse, lambda *about: ()) as writer:
+    with closing(MetricsWriter(path, 2, refuse, lambda *about: ())) as writer:
         assert writer.totals.losses == tuple(step.loss for step in steps)
     assert path.read_text() == before
     assert len(before.splitlines()[0]) < 450

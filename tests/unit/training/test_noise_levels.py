@@ -7,7 +7,7 @@ import pytest
 import torch
 from fixtures.small_steps import SEED, SHAPES, Model, batch_of, maker
 
-from trainer_core.training.step.noise_level_draws import independent_draw, stratified_draw
+from trainer_core.training.step.noise_draws import independent_draw, stratified_draw
 from trainer_core.training.step.objective import at_noise
 from trainer_core.types import SampleTurn
 
@@ -83,7 +83,7 @@ def test_a_step_uses_the_draws_of_its_visits(offset):
 
 def test_both_sides_of_a_sample_have_one_draw():
     batch = visited(3)
-    found = [prepared(at_noise(batch, 4, turn), sides=2) for turn in range(4)]
+    found = [prepared(at_noise(batch, 4, turn), signs=2) for turn in range(4)]
     assert torch.equal(found[0].noisy, found[1].noisy)
     assert torch.equal(found[2].noisy, found[3].noisy)
     assert torch.equal(found[0].noisy, -found[2].noisy)

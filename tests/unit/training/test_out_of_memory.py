@@ -1,4 +1,4 @@
-"""Errors of a full device are known, and a rehearsed update changes nothing."""
+"""Errors of a full device are known, a rehearsed update changes nothing, and steps get smaller."""
 
 import random
 import weakref
@@ -8,17 +8,20 @@ import pytest
 import torch
 
 from tests.fixtures.small_device import SmallDevice
+from tests.fixtures.small_steps import SHAPES, Model, batch_of, maker
 from tests.fixtures.swapped_blocks import MAKERS, place
 from trainer_core.device import is_out_of_memory
 from trainer_core.errors import RunError
 from trainer_core.families.registry import get_family
 from trainer_core.offload.machine import Machine
-from trainer_core.training.memory import out_of_memory
-from trainer_core.training.memory.out_of_memory import DeviceRoom, explained, skipped_when_full
-from trainer_core.training.memory.smaller_step import SmallerStep
+from trainer_core.offload.possible_plans import StepPace
+from trainer_core.training.memory import device_errors
+from trainer_core.training.memory.device_errors import explained, skipped_when_full
+from trainer_core.training.memory.out_of_memory import MemoryManager, SmallerStep
 from trainer_core.training.observer import SilentObserver
 from trainer_core.training.optimizers import rehearse
 from trainer_core.training.step.processes import SingleProcess
+from trainer_core.training.step.split_batches import SplitBatches
 
 
 @pytest.mark.parametrize(
@@ -55,7 +58,7 @@ def test_what_filled_the_device_goes_before_the_error_does(raised, monkeypatch):
         assert caught.value.__cause__ is not None
     else:
         note = lambda device: alive.append(held[0]() is not None)  # noqa: E731
-        monkeypatch.setattr(out_of_memory, "release_memory", note)
+        monkeypatch.setattr(device_errors, "release_memory", note)
         processes = SingleProcess(torch.device("cpu"))
         with skipped_when_full("previews", processes, SilentObserver()):
             fill()
@@ -103,7 +106,7 @@ def room(measured, count=4, *, shrinks=False, **options):
     options |= {"smaller": SmallerStep(placed)} if shrinks else {}
     parameters, optimizer = made()
     given = (placed, parameters, optimizer, SilentObserver(), lambda step: None)
-    return placed, DeviceRoom(*given, measure=lambda: measured, **options)
+    return placed, MemoryManager(*given, measure=lambda: measured, **options)
 
 
 @pytest.mark.parametrize(
@@ -121,11 +124,11 @@ def test_room_is_used_once_and_only_where_the_plan_may_change(free, size, may_gr
     placed, device_room = room((free, size), may_grow=may_grow)
     device_room.between_steps()
     assert placed.count == 4  # nothing is known before the first step
-    device_room.compute(1, lambda: None)
+    device_room.retry_when_full(1, lambda: None)
     device_room.between_steps()
     assert placed.count == wanted
     placed.swap(5)
-    device_room.compute(2, lambda: None)
+    device_room.retry_when_full(2, lambda: None)
     device_room.between_steps()
     assert placed.count == 5
     placed.close()
@@ -140,7 +143,7 @@ def test_after_memory_was_full_no_block_comes_back():
             raise torch.OutOfMemoryError("no room")
         return "done"
 
-    assert device_room.compute(1, work) == "done"
+    assert device_room.retry_when_full(1, work) == "done"
     device_room.between_steps()
     assert placed.count == 5
     placed.close()
@@ -162,7 +165,7 @@ class Shared(Machine):
         self.placed = place(MAKERS["flux"](), get_family("flux"), planned, slots=1, machine=self)
         self.planned = planned
         given = (self.placed, *made(), SilentObserver(), lambda step: None)
-        self.room = DeviceRoom(*given, measure=self.measure)
+        self.room = MemoryManager(*given, measure=self.measure)
 
     def measure(self):
         self.looks += 1
@@ -183,7 +186,7 @@ class Shared(Machine):
         for step in range(1, steps + 1):
             change(step)
             self.room.between_steps()
-            self.room.compute(step, lambda: None)
+            self.room.retry_when_full(step, lambda: None)
             found.append(self.placed.count)
         return found
 
@@ -217,6 +220,14 @@ def test_what_torch_keeps_in_pieces_is_no_need_of_others():
     machine.placed.close()
 
 
+class Listener(SilentObserver):
+    def __init__(self):
+        self.heard = []
+
+    def notify(self, event):
+        self.heard.append(event.message)
+
+
 @pytest.mark.parametrize("full", [False, True])
 def test_what_blocks_keep_is_given_back_for_good(full):
     class Wanted(Machine):
@@ -225,19 +236,14 @@ def test_what_blocks_keep_is_given_back_for_good(full):
         def missing_memory(self, device):
             return self.missing
 
-    heard, rooms, again = [], [], []
-
-    class Listener(SilentObserver):
-        def notify(self, event):
-            heard.append(event.message)
-
+    listener, rooms, again = Listener(), [], []
     machine = Wanted()
     placed = place(MAKERS["flux"](), get_family("flux"), 0, machine=machine)
-    placed.keep, placed.unsettled = lambda room: rooms.append(room) or 3, lambda: not again
+    placed.keep, placed.needs_choice = lambda room: rooms.append(room) or 3, lambda: not again
     placed.uncheckpointed = lambda: 3 * (bool(rooms) and not again)
     placed.checkpoint_all = lambda: again.append(3) or 3
-    given = (placed, *made(), Listener(), lambda step: None)
-    room = DeviceRoom(*given, smaller=SmallerStep(placed), measure=lambda: (2 * 10**9, 10**10))
+    given = (placed, *made(), listener, lambda step: None)
+    room = MemoryManager(*given, smaller=SmallerStep(placed), measure=lambda: (2 * 10**9, 10**10))
     for step in range(1, 9):
         room.between_steps()
         machine.missing = 10**9 * (step in {4, 5} and not full)
@@ -247,13 +253,13 @@ def test_what_blocks_keep_is_given_back_for_good(full):
             if next(fails):
                 raise torch.OutOfMemoryError("no room")
 
-        room.compute(step, work)
+        room.retry_when_full(step, work)
     assert set(rooms) == {15 * 10**8}
     assert len(rooms) == 3  # behind each of the steps before
     assert again == [3]
-    assert "3 blocks keep their activations" in heard[0]
-    assert "3 more blocks compute their activations again" in heard[1]
-    assert len(heard) == 2
+    kept, computed = listener.heard
+    assert "3 blocks keep their activations" in kept
+    assert "3 more blocks compute their activations again" in computed
 
 
 class Pressed(Machine):
@@ -268,17 +274,82 @@ class Pressed(Machine):
 
 def test_others_that_need_memory_do_not_end_a_run_without_ram_for_its_blocks():
     placed = place(MAKERS["flux"](), get_family("flux"), 2, slots=1, machine=Pressed())
-    heard: list[str] = []
-
-    class Listener(SilentObserver):
-        def notify(self, event):
-            heard.append(event.message)
-
-    device_room = DeviceRoom(placed, *made(), Listener(), lambda step: None)
+    listener = Listener()
+    device_room = MemoryManager(placed, *made(), listener, lambda step: None)
     for step in (1, 2):
         device_room.between_steps()
-        assert device_room.compute(step, lambda: "done") == "done"
+        assert device_room.retry_when_full(step, lambda: "done") == "done"
     assert placed.count == 2
-    assert len(heard) == 1
-    assert "0.0 GiB are free" in heard[0]
+    (line,) = listener.heard
+    assert "0.0 GiB are free" in line
     placed.close()
+
+
+def splitting(samples=4):
+    given = maker(Model(SHAPES["plain"]), batch_of(SHAPES["plain"], tuple(range(samples))))
+    split = SplitBatches(given)
+    list(split(1, 0))
+    return split
+
+
+def smaller(pace, *, count=0, unchecked=0, samples=4):
+    placed = place(MAKERS["flux"](), get_family("flux"), count, slots=2)
+    left = [unchecked]
+
+    def checkpoint_all():
+        more, left[0] = left[0], 0
+        return more
+
+    placed.checkpoint_all, placed.uncheckpointed = checkpoint_all, lambda: left[0]
+    return placed, SmallerStep(placed, splitting(samples), pace)
+
+
+def taken(step):
+    """All that can be done, in order."""
+    said = []
+    while True:
+        try:
+            line = step.take()
+        except RunError as error:
+            return said, error.found
+        words = ("compute again" if "again" in line else "swap" if "swapped" in line else "split",)
+        said += words
+
+
+FAST, SLOW = 1e15, 1.0
+"""A link that makes swapping cost nothing, and one over which it takes for ever."""
+
+
+@pytest.mark.parametrize(
+    ("pace", "unchecked", "order"),
+    [
+        # Nothing is known: what changes no number comes first.
+        (None, 2, ["compute again", "swap", "split", "split"]),
+        (None, 0, ["swap", "split", "split"]),
+        # Sending costs nothing, and what rounds in another way is not clearly faster.
+        (StepPace(1.0, FAST), 0, ["swap", "split", "split"]),
+        (StepPace(1.0, FAST), 1, ["compute again", "swap", "split", "split"]),
+        # A third of the step is the activations that are not computed again.
+        (StepPace(1.0, FAST), 5, ["split", "split", "compute again", "swap"]),
+        # Over a slow link blocks are swapped only when nothing else is left.
+        (StepPace(1e-9, SLOW), 0, ["split", "split", "swap"]),
+        (StepPace(1e-9, SLOW), 1, ["compute again", "split", "split", "swap"]),
+    ],
+)
+def test_the_order_is_that_of_the_time_that_is_lost(pace, unchecked, order):
+    placed, step = smaller(pace, unchecked=unchecked)
+    said, found = taken(step)
+    assert said == order
+    assert found == "all blocks are swapped, and samples go through the base one by one"
+    placed.close()
+
+
+def test_what_a_step_takes_is_the_longer_of_computing_and_sending():
+    pace = StepPace(full=3.0, link_bytes_per_s=10.0)
+    assert pace.seconds(1.0, 0, 1, 2) == 3.0
+    assert pace.seconds(0.0, 0, 1, 2) == 2.0  # nothing is computed twice
+    assert pace.seconds(1.0, 20, 1, 2) == 3.0
+    assert pace.seconds(1.0, 20, 2, 2) == 4.0  # sent once for each part
+    assert pace.seconds(1.0, 20, 1, 1) == 5.0  # nothing is sent ahead
+    # `full` is all of its micro-batches, and each of them sends.
+    assert StepPace(3.0, 10.0, 2).seconds(1.0, 20, 1, 2) == 4.0

@@ -1,6 +1,7 @@
 """Reading ahead gives what reading would give, and leaves nothing behind."""
 
 import threading
+from contextlib import closing
 
 import pytest
 
@@ -31,7 +32,7 @@ def test_no_thread_outlives_a_run_that_is_broken_off():
         return 0
 
     def broken_off():
-        with ReadAhead(slow, following) as ahead:
+        with closing(ReadAhead(slow, following)) as ahead:
             ahead(1, 0)
             assert entered.wait(60)
             assert reading_threads()

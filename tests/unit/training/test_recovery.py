@@ -11,9 +11,9 @@ from fixtures.swapped_blocks import MAKERS, place
 from trainer_core.config import RunConfig
 from trainer_core.errors import NonFiniteError
 from trainer_core.families.registry import get_family
-from trainer_core.training.checkpoints.recovery import RestoreError
-from trainer_core.training.checkpoints.state import TrainState
-from trainer_core.training.memory.out_of_memory import DeviceRoom
+from trainer_core.training.checkpoints.non_finite_recovery import RestoreError
+from trainer_core.training.checkpoints.train_state import TrainState
+from trainer_core.training.memory.out_of_memory import MemoryManager
 from trainer_core.training.step.micro_batch import MicroStep
 from trainer_core.training.step.step_clock import StepClock
 
@@ -50,11 +50,11 @@ def test_single_steps_are_left_out_and_told_of(tmp_path):
 def test_more_in_a_row_lead_back_to_a_state_before_the_first(tmp_path, skips, broken, first):
     trainer, run = make_run(tmp_path, 20, range(5, 20), saved=[0, 2, 4, 5, 6], skips=skips)
     with pytest.raises(RestoreError) as restored:
-        trainer._train_on()
+        trainer._train_steps()
     # Not to the state of step 4 either, from which the same numbers follow.
     assert (restored.value.step, restored.value.target) == (broken, 2)
     assert run.ended is None
-    trainer.state.step, trainer.state.skipped, trainer.state.returns = 2, 0, 1
+    trainer.state.step, trainer.state.skipped, trainer.state.restores = 2, 0, 1
     with pytest.raises(NonFiniteError) as error:
         trainer.train()
     assert run.ended == (broken, first)
@@ -82,7 +82,7 @@ def test_weights_that_are_not_finite_lead_back_too(tmp_path, monkeypatch):
     with pytest.raises(RestoreError) as restored:
         trainer.save_checkpoint(8)
     assert (restored.value.step, restored.value.target) == (9, 4)
-    trainer.state.returns = 1
+    trainer.state.restores = 1
     with pytest.raises(NonFiniteError, match=r"adapter\.x is not finite") as raised:
         trainer.save_checkpoint(8)
     assert raised.value.remedy == "what to do"
@@ -93,7 +93,7 @@ def test_a_restored_state_has_the_device_and_the_clock_to_itself(tmp_path, monke
     trainer, run = make_run(tmp_path, 4, [])
     placed = place(MAKERS["flux"](), get_family("flux"), 1, slots=1)
     old = trainer.state.optimizer
-    trainer.room = DeviceRoom(placed, trainer.parameters, old, run, run.save)
+    trainer.memory = MemoryManager(placed, trainer.parameters, old, run, run.save)
     trainer.clock = StepClock(torch.device("meta"))  # which tells of a step when the next is made
     trainer._initial_checkpoint = trainer._initial_state()
     trainer.clock.take()

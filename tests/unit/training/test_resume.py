@@ -210,7 +210,7 @@ def test_where_nothing_else_is_left_auto_looks_further_and_latest_takes_it(tmp_p
 def record_broken(version, step):
     path = version / "run.json"
     record = json.loads(path.read_text())
-    path.write_text(json.dumps({**record, "non_finite": broken_step(step, "fp32")}))
+    path.write_text(json.dumps({**record, "non_finite": broken_step(step, "fp32", step)}))
 
 
 @pytest.mark.parametrize("kind", ["absent", "file", "empty folder", "run of versions"])

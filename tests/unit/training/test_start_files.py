@@ -8,7 +8,7 @@ from tests.fixtures.peer_files import QWEN, one
 from trainer_core.config import RunConfig
 from trainer_core.errors import AdapterFileError, ConfigError
 from trainer_core.families.registry import get_family
-from trainer_core.training.setup.start import read_start, start_identity
+from trainer_core.training.setup.starting_point import read_start, start_identity
 
 
 def config(path, family="qwen_image"):

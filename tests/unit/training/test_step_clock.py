@@ -28,10 +28,10 @@ def make_step(clock, reads=2, slow="", updated=True):
     assert gradients() == [(1, micro) for micro in range(reads)]
     clock.computed()
     rest("reduce")
-    clock.mark()
+    clock.numbers_read()
     rest("update")
     if updated:
-        clock.mark()
+        clock.updated()
     return clock.take(), time.perf_counter() - started
 
 
@@ -67,8 +67,8 @@ def test_a_gpu_is_timed_by_events_and_never_waited_for():
         finally:
             torch.cuda.set_sync_debug_mode("default")
         matrix.sum().item()
-        clock.mark()
-        clock.mark()
+        clock.numbers_read()
+        clock.updated()
         found.append(clock.take())
     assert found[0] is None
     assert found[2]["compute"] > found[2]["update"] >= 0.0

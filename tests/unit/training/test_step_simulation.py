@@ -18,13 +18,13 @@ from trainer_core.adapters import attach
 from trainer_core.adapters.parameter_groups import parameter_groups
 from trainer_core.config import AdapterConfig, RunConfig
 from trainer_core.families.registry import get_family
+from trainer_core.offload.block_selection import chosen_blocks, repeated_blocks
 from trainer_core.offload.checkpointed_blocks import CheckpointedBlocks
 from trainer_core.offload.host_inputs import HostArena, HostInputs
 from trainer_core.offload.model_bytes import base_bytes, cast_base, pack_blocks
-from trainer_core.offload.swapped import chosen_blocks, repeated_blocks
-from trainer_core.offload.transfer import PlainTransfer
-from trainer_core.quantization.registry import FORMATS
-from trainer_core.training.memory.live_bytes import LiveBytes, Marks, Phase
+from trainer_core.offload.transfer import Transfer
+from trainer_core.quantization.formats import FORMATS
+from trainer_core.training.memory.simulated_bytes import LiveBytes, Marks, Phase
 from trainer_core.training.memory.step_simulation import StepInputs, StepSimulation
 from trainer_core.training.optimizers import make_optimizer
 from trainer_core.training.step.micro_batch import StepMaker
@@ -62,7 +62,7 @@ def real_peak(config, dtype, stored=None, beside=()):
     live.hold(put_on_base(model, family.layers.key_map, beside, merge=False).tensors())
     blocks = repeated_blocks(model, family.layers.repeated_blocks)
     in_ram = config.memory.checkpoint_inputs == "ram"
-    inputs = HostInputs(HostArena(), PlainTransfer(), worth=1) if in_ram else None
+    inputs = HostInputs(HostArena(), Transfer(), worth=1) if in_ram else None
     chosen = set(chosen_blocks(config.memory, len(blocks)))
     if chosen:
         calls = CheckpointedBlocks(dict(enumerate(blocks)), chosen, inputs)

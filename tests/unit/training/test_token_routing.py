@@ -12,8 +12,8 @@ from trainer_core.config import RoutingSection, RunConfig
 from trainer_core.counters import counter_seed
 from trainer_core.errors import ConfigError
 from trainer_core.families.registry import PACKAGES, get_family
+from trainer_core.offload.block_selection import repeated_blocks
 from trainer_core.offload.checkpointed_blocks import CheckpointedBlocks
-from trainer_core.offload.swapped import repeated_blocks
 from trainer_core.training.setup.refusals import require_possible
 from trainer_core.training.step.processes import SingleProcess
 from trainer_core.training.step.token_routing import TokenRouting, routed_blocks

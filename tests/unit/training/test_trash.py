@@ -37,6 +37,13 @@ def files(root):
     return {str(path.relative_to(root)): path.read_bytes() for path in found}
 
 
+def cleaned(root, *parts):
+    """A trash with parts of a run in it, and their entry."""
+    found = Trash(root)
+    found.clean(RUN, parts)
+    return found, found.entries()[0]
+
+
 def of_run(root, run=RUN):
     return {name: content for name, content in files(root).items() if name.startswith(run)}
 
@@ -67,9 +74,7 @@ def test_what_is_cleaned_up_can_be_put_back_as_it_was(tmp_path, parts):
 
 def test_emptied_it_is_gone(tmp_path):
     made(tmp_path)
-    root_trash = Trash(tmp_path)
-    root_trash.clean(RUN, ["checkpoints"])
-    (entry,) = root_trash.entries()
+    root_trash, entry = cleaned(tmp_path, "checkpoints")
     root_trash.empty()
     assert not [*(tmp_path / ".trash").iterdir()]
     with pytest.raises(InputError, match="the trash has no"):
@@ -95,10 +100,9 @@ def test_a_run_that_trains_is_refused_here_and_in_another_process(tmp_path):
 
 
 def test_another_run_of_the_name_is_not_touched_by_what_is_put_back(tmp_path):
-    before, root_trash = made(tmp_path), Trash(tmp_path)
-    root_trash.clean(RUN, ["run"])
+    before = made(tmp_path)
+    root_trash, entry = cleaned(tmp_path, "run")
     other = made(tmp_path)
-    (entry,) = root_trash.entries()
     assert root_trash.restore(entry["id"]) == "cat/v1"
     assert of_run(tmp_path).keys() == {name for name in other if name.startswith(RUN)}
     assert [*of_run(tmp_path, "cat/v1").values()] == [*before.values()]
@@ -115,11 +119,9 @@ def test_another_run_of_the_name_is_not_touched_by_what_is_put_back(tmp_path):
 
 def test_samples_of_a_run_that_went_on_are_not_put_back(tmp_path):
     made(tmp_path)
-    root_trash = Trash(tmp_path)
-    root_trash.clean(RUN, ["samples"])
+    root_trash, entry = cleaned(tmp_path, "samples")
     with open_version(tmp_path / RUN) as version:
         version.update_record(started=2.0)
-    (entry,) = root_trash.entries()
     with pytest.raises(InputError, match="went on"):
         root_trash.restore(entry["id"])
     shutil.rmtree(tmp_path / RUN)
@@ -130,10 +132,8 @@ def test_samples_of_a_run_that_went_on_are_not_put_back(tmp_path):
 
 def test_a_run_that_trains_keeps_its_empty_folder(tmp_path):
     made(tmp_path)
-    root_trash = Trash(tmp_path)
-    root_trash.clean(RUN, ["samples"])
+    root_trash, entry = cleaned(tmp_path, "samples")
     (tmp_path / RUN / "samples").mkdir()
-    (entry,) = root_trash.entries()
     with open_version(tmp_path / RUN), pytest.raises(InputError, match="in use by"):
         root_trash.restore(entry["id"])
     assert (tmp_path / RUN / "samples").is_dir()
@@ -158,10 +158,8 @@ def test_what_is_no_version_is_not_cleaned_up_and_what_is_not_ours_stays(tmp_pat
 
 def test_checkpoints_that_were_made_since_stay(tmp_path):
     made(tmp_path)
-    root_trash = Trash(tmp_path)
-    root_trash.clean(RUN, ["checkpoints"])
+    root_trash, entry = cleaned(tmp_path, "checkpoints")
     (tmp_path / RUN / "checkpoints/000002").mkdir(parents=True)
-    (entry,) = root_trash.entries()
     with pytest.raises(InputError, match="has other checkpoints"):
         root_trash.restore(entry["id"])
     assert (tmp_path / RUN / "checkpoints/000002").is_dir()
@@ -200,8 +198,8 @@ def test_killed_at_any_rename_the_run_is_as_it_was_or_cleaned_up(
     tmp_path, monkeypatch, parts, number, behind
 ):
     before = made(tmp_path)
-    cleaned = {n: c for n, c in before.items() if not any(f"{RUN}/{p}" in n for p in parts)}
-    cleaned = {} if parts == ["run"] else cleaned
+    left = {n: c for n, c in before.items() if not any(f"{RUN}/{p}" in n for p in parts)}
+    left = {} if parts == ["run"] else left
 
     def clean():
         killed_at(monkeypatch, number, behind=behind)
@@ -209,33 +207,31 @@ def test_killed_at_any_rename_the_run_is_as_it_was_or_cleaned_up(
 
     killed_while(clean)
     Trash(tmp_path).sweep()
-    assert files(tmp_path) in (before, cleaned)
+    assert files(tmp_path) in (before, left)
     # The first rename names the entry, then each part goes, and the last one says that all did.
     last = number > len(parts) + 1 or (number == len(parts) + 1 and behind)
-    assert files(tmp_path) == (cleaned if last else before)
+    assert files(tmp_path) == (left if last else before)
 
     def restore():
-        root_trash = Trash(tmp_path)
-        root_trash.clean(RUN, parts)
+        root_trash, entry = cleaned(tmp_path, *parts)
         killed_at(monkeypatch, number, behind=behind)
-        root_trash.restore(root_trash.entries()[0]["id"])
+        root_trash.restore(entry["id"])
 
     if not last:
         killed_while(restore)
         Trash(tmp_path).sweep()
-        assert files(tmp_path) in (before, cleaned)
+        assert files(tmp_path) in (before, left)
 
 
 def test_what_a_living_process_can_put_back_is_swept_by_no_other(tmp_path):
     before = made(tmp_path)
-    mine = Trash(tmp_path)
-    mine.clean(RUN, ["run"])
+    mine, entry = cleaned(tmp_path, "run")
     child = os.fork()
     if child == 0:
         Trash(tmp_path).sweep()
         os._exit(0)
     os.waitpid(child, 0)
-    mine.restore(mine.entries()[0]["id"])
+    mine.restore(entry["id"])
     assert files(tmp_path) == before
 
 
@@ -248,9 +244,7 @@ def test_on_a_disk_that_takes_nothing_all_stays(small_disk, how):  # noqa: F811
         subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
     with pytest.raises(StorageError) as error:
         Trash(small_disk).clean(RUN, ["checkpoints", "samples"])
-    assert (
-        "full" in error.value.found if how == "full" else "cannot be written" in error.value.found
-    )
+    assert {"full": "full", "read-only": "cannot be written"}[how] in error.value.found
     if how == "full":
         (small_disk / "filler").unlink()
     else:

@@ -22,7 +22,7 @@ from trainer_core.bases.locate import detect_base
 from trainer_core.errors import BaseModelError
 from trainer_core.families.registry import get_family
 from trainer_core.weights.header import check_formats, open_weights
-from trainer_core.weights.reading import TensorReader
+from trainer_core.weights.tensor_reader import TensorReader
 
 
 @pytest.fixture

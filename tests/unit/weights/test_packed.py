@@ -26,10 +26,10 @@ from trainer_core.families.registry import get_family
 from trainer_core.offload.host_weights import PageableMaster
 from trainer_core.offload.load_base import load_base
 from trainer_core.offload.machine import Machine
-from trainer_core.quantization.registry import FORMATS
-from trainer_core.weights.base_format import Packing
+from trainer_core.quantization.formats import FORMATS
 from trainer_core.weights.base_location import BaseLocation
 from trainer_core.weights.kept_weights import stored_layers
+from trainer_core.weights.layer_packing import Packing
 
 FLUX = get_family("flux")
 PRECISIONS = [torch.float32, torch.bfloat16]

@@ -61,7 +61,7 @@ class BestLoss:
     Attributes:
         step: Steps made when it was measured; 0 before the first measurement.
         loss: The lowest one; infinite before the first measurement.
-        misses: Regular measurements in a row that were not below the lowest regular one.
+        misses: Scheduled measurements in a row that were not below the lowest scheduled one.
         measured: Steps made at the last measurement.
         base: The loss before the first step; infinite where it is not known.
     """
@@ -79,30 +79,32 @@ class BestLoss:
         self.step, self.loss, self.misses = 0, float("inf"), 0
         self.measured = measured
         self.base = float("inf")
-        self._regular = _NONE_YET
+        self._scheduled = _NONE_YET
 
     @property
     def known(self) -> bool:
         """Whether there was a measurement."""
         return self.step > 0
 
-    def take(self, step: int, loss: float, *, regular: bool = True) -> None:
+    def add(self, step: int, loss: float, *, scheduled: bool = True) -> None:
         """Compare a measurement with the lowest one.
 
         Args:
             step: Steps made, at least 1: without any there is no adapter that could be best.
             loss: On held-out images; finite.
-            regular: Whether every run measures behind this step; one that is made only because
+            scheduled: Whether every run measures behind this step; one that is made only because
                 somebody ends the run here may be the lowest, and is no miss.
         """
         self.measured = step
-        if regular:
-            lower = loss < self._regular
-            self._regular, self.misses = (loss, 0) if lower else (self._regular, self.misses + 1)
+        if scheduled:
+            lower = loss < self._scheduled
+            self._scheduled, self.misses = (
+                (loss, 0) if lower else (self._scheduled, self.misses + 1)
+            )
         if loss < self.loss:
             self.step, self.loss = step, loss
 
-    def take_base(self, loss: float) -> None:
+    def set_base(self, loss: float) -> None:
         """Keep what was measured before the first step, to compare the end of a run with.
 
         Args:
@@ -110,7 +112,7 @@ class BestLoss:
         """
         self.base = loss
 
-    def ends(self, patience: int) -> bool:
+    def stop_due(self, patience: int) -> bool:
         """Whether it was missed too often.
 
         Args:
@@ -124,27 +126,23 @@ class BestLoss:
 
     def tensors(self) -> dict[str, Tensor]:
         """What a checkpoint keeps; nothing before the first measurement."""
-        values = [self.step, self.loss, self.misses, self._regular, self.measured, self._way]
+        values = [self.step, self.loss, self.misses, self._scheduled, self.measured, self._way]
         found = {_NAME: values} if self.known else {}
         if self.base < float("inf"):
             found[_BASE] = [self.base, self._way]
         return {name: torch.tensor(each, dtype=torch.float64) for name, each in found.items()}
 
     def restore(self, tensors: Mapping[str, Tensor], made: int) -> None:
-        """Take what `tensors` gave; without it begin anew, and where it was measured otherwise.
-
-        Args:
-            made: Steps that it has made.
-        """
+        """Take what `tensors` gave; without it begin anew, and where it was measured otherwise."""
         self.forget()
         if _BASE in tensors:
             base, way = tensors[_BASE].tolist()
             self.base = base if way == self._way else self.base
         if _NAME not in tensors:
             return
-        step, loss, misses, regular, measured, way = tensors[_NAME].tolist()
+        step, loss, misses, scheduled, measured, way = tensors[_NAME].tolist()
         if way != self._way:
             self.forget(measured=made)
             return
         self.step, self.loss, self.misses = int(step), loss, int(misses)
-        self._regular, self.measured = regular, int(measured)
+        self._scheduled, self.measured = scheduled, int(measured)

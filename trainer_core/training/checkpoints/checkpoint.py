@@ -11,14 +11,15 @@ import dataclasses
 import hashlib
 import json
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import Tensor
 
+from ...config import OptimizerSection, ScheduleSection
 from ...data.file_memory import hash_file
 from ...errors import AdapterFileError, CheckpointError, InputError, NonFiniteError
 from ...filesystem.storage import flush_folder, move, storage_error, write_json
@@ -27,7 +28,8 @@ from ...filesystem.text_files import read_object
 from ...tensors.rounding import all_finite
 from ...tensors.safetensors_reader import TensorFile, open_tensors
 from ...tensors.safetensors_writer import save_tensors
-from .checkpoint_rules import surplus
+
+Kind = TypeVar("Kind", OptimizerSection, ScheduleSection)
 
 FORMAT = 1
 ADAPTER_FILE = "adapter.safetensors"
@@ -43,7 +45,6 @@ class Checkpoint:
     """A checkpoint as read from disk.
 
     Attributes:
-        step: Steps made.
         settings: The settings that decide the run, by YAML path.
         tensors: Adapter and optimizer tensors by name.
         damaged: Later checkpoints of the run that cannot be read, in sentences.
@@ -57,6 +58,22 @@ class Checkpoint:
     newest: int = 0
 
 
+def stored_section(checkpoint: Checkpoint, path: str, section: type[Kind]) -> Kind:
+    """The settings of a section that a checkpoint was made with.
+
+    What it does not know is newer than it, and was as it is where nobody has set it.
+
+    Args:
+        path: YAML path of the section, such as ``training.schedule``.
+    """
+    known = {
+        name: checkpoint.settings[f"{path}.{name}"]
+        for name in section.model_fields
+        if f"{path}.{name}" in checkpoint.settings
+    }
+    return section().model_copy(update=known)
+
+
 def save_checkpoint(
     folder: Path,
     step: int,
@@ -68,14 +85,8 @@ def save_checkpoint(
     """Write a checkpoint; one that is there already is kept.
 
     Args:
-        step: Steps made.
         settings: The settings that decide the run, by YAML path, as JSON values.
-        tensors: What `TrainState.tensors` gave.
-        write_adapter: Writes the adapter file to the path that it is given.
         facts: What else ``state.json`` keeps, for others than a run that goes on.
-
-    Returns:
-        The checkpoint's folder.
 
     Raises:
         NonFiniteError: When a weight is not finite; nothing is written.
@@ -114,6 +125,24 @@ def _digest(state: Mapping[str, Any], tensors: Path) -> str:
     return hashlib.sha256(f"{facts}{hash_file(tensors)}".encode()).hexdigest()
 
 
+def surplus(
+    steps: Sequence[int], keep: int, every: int = 0, spared: Collection[int] = ()
+) -> list[int]:
+    """Which checkpoints give way.
+
+    Args:
+        keep: How many of the newest stay.
+        every: Those whose step is a multiple of it stay too; 0 for none.
+        spared: Steps of those that stay in any case: the best one, and the one that the run was
+            told to go on from.
+
+    Returns:
+        Their steps, oldest first.
+    """
+    old = sorted(steps)[:-keep]
+    return [step for step in old if step not in spared and not (every and step % every == 0)]
+
+
 def prune_checkpoints(
     folder: Path, keep: int, every: int = 0, spared: Collection[int] = ()
 ) -> list[int]:
@@ -121,8 +150,7 @@ def prune_checkpoints(
 
     Args:
         keep: How many of the newest stay.
-        every: As `checkpoint_rules.surplus` has it, and ``spared`` too.
-        spared: Steps of those that stay besides.
+        every: As of `surplus`, and ``spared`` too.
 
     Returns:
         The steps whose checkpoints were removed.
@@ -143,9 +171,6 @@ def drop_later_checkpoints(folder: Path, step: int) -> list[int]:
     """Remove the checkpoints of steps that a resumed run makes again.
 
     Their metrics are cut off as well; kept, they would pass for checkpoints of the new course.
-
-    Args:
-        step: The step that the run goes on from.
 
     Returns:
         The steps whose checkpoints were removed.
@@ -300,8 +325,6 @@ def _with_another(error: CheckpointError, others: Iterable[Path]) -> CheckpointE
         with contextlib.suppress(InputError):
             read_checkpoint(path)
             return CheckpointError(
-                error.found,
-                error.expected,
-                f"Go on from the next one that is whole: resume={path}",
+                error.found, error.expected, f"Go on from the next one that is whole: resume={path}"
             )
     return error

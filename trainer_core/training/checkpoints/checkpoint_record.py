@@ -13,7 +13,7 @@ from ...types import BestCheckpoint
 from .best_loss import BestLoss
 from .checkpoint import ADAPTER_FILE, checkpoint_folders, is_checkpoint
 from .checkpoint_search import BEST, best_step
-from .recovery import rate_share
+from .non_finite_recovery import rate_share
 from .run_folder import RunFolder
 
 RETURNS = "returns"
@@ -81,10 +81,6 @@ class CheckpointRecord:
     def saved(self, step: int, dropped: Sequence[int] = ()) -> None:
         """Say that a checkpoint is written, and which gave way to it.
 
-        Args:
-            step: Steps made.
-            dropped: Steps of the checkpoints that were removed.
-
         Raises:
             StorageError: When the record cannot be written.
         """
@@ -93,16 +89,15 @@ class CheckpointRecord:
             record[DROPPED] = [*self._dropped(), *dropped][-MOST:]
         self._folder.update_record(**record)
 
-    def went_back(self, step: int, to: int, returns: int, settings: RecoverySection) -> None:
+    def record_restore(self, step: int, to: int, restores: int, settings: RecoverySection) -> None:
         """Say that the run goes on from an older state, with a lower rate.
 
         Args:
             step: Which is not finite.
             to: Steps that the state has made.
-            returns: How often the run has gone back, with this time.
-            settings: How low the rate is then.
+            restores: How often a state was restored, with this time.
         """
-        entry = {"step": step, "to": to, "rate": rate_share(settings, returns)}
+        entry = {"step": step, "to": to, "rate": rate_share(settings, restores)}
         known = self._folder.read_record().get(RETURNS)
         # A run that is killed and resumed finds its way back once more.
         kept = [each for each in known if each != entry] if isinstance(known, list) else []

@@ -57,7 +57,6 @@ def idle_checkpoints(root: Path, precision: str | None) -> Iterator[Path | None]
 
     Args:
         root: ``<output.dir>/<output.name>``.
-        precision: As `find_checkpoint` has it.
 
     Yields:
         Newest version first; None for one whose checkpoints all lead nowhere.
@@ -69,7 +68,7 @@ def idle_checkpoints(root: Path, precision: str | None) -> Iterator[Path | None]
 
 
 def _promising(found: list[Path], precision: str | None) -> list[Path]:
-    return [path for path in found if not leads_nowhere(path, precision)]
+    return [path for path in found if not leads_to_non_finite(path, precision)]
 
 
 def best_checkpoint(root: Path) -> Path:
@@ -142,22 +141,21 @@ step that broke leads there again, whatever the learning rate is now; an earlier
 """
 
 
-def broken_step(step: int, precision: str, first: int | None = None) -> dict[str, Any]:
+def broken_step(step: int, precision: str, first: int) -> dict[str, Any]:
     """The step that broke, as ``run.json`` keeps it.
 
     Args:
         step: At which the run ended.
         first: Of the steps in a row that were not finite; those before `step` were left out.
     """
-    row = {} if first in {None, step} else {"first": first}
+    row = {} if first == step else {"first": first}
     return {"step": step, **row, "precision": precision}
 
 
-def leads_nowhere(checkpoint: Path, precision: str | None) -> bool:
+def leads_to_non_finite(checkpoint: Path, precision: str | None) -> bool:
     """Whether a checkpoint is known to lead to a number that is not finite in its next step.
 
     Args:
-        checkpoint: Its folder, in a run's version.
         precision: What the run would compute in; None for any.
     """
     try:
@@ -174,7 +172,6 @@ def last_before(checkpoints: Path, first: int) -> int | None:
     """The step of the newest checkpoint that does not lead straight to a step that breaks.
 
     Args:
-        checkpoints: The folder of a run's checkpoints.
         first: The step that breaks. The state right before it would meet the same numbers again.
 
     Returns:
@@ -184,27 +181,23 @@ def last_before(checkpoints: Path, first: int) -> int | None:
     return max((each for each in saved if each < first - 1), default=None)
 
 
-def way_on(
+def resume_advice(
     checkpoints: Path,
     step: int,
     resumed_from: int,
     learning_rate: float,
     precision: str,
-    first: int | None = None,
+    first: int,
 ) -> str:
     """Say how a run goes on that broke.
 
     Args:
-        checkpoints: The folder of its checkpoints, in the run's version.
         resumed_from: The step that this attempt went on from; 0 when it began from the start.
         learning_rate: The highest of the run.
-        first: Of the steps in a row that were not finite; unset: the one that broke.
-
-    Returns:
-        What to do, for the command line and for ComfyUI.
+        first: Of the steps in a row that were not finite.
     """
     saved = [int(path.name) for path in checkpoint_folders(checkpoints)]
-    fine = [each for each in saved if each < (first or step) - 1]
+    fine = [each for each in saved if each < first - 1]
     lower = f"training.optimizer.learning_rate={learning_rate / 10:g}"
     if newer := [each for each in fine if each > resumed_from or not resumed_from]:
         text = (

@@ -12,7 +12,8 @@ import re
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import TracebackType
+from typing import Any
 
 from ...adapter_files.metadata import WORKFLOW_KEYS
 from ...errors import InputError, StorageError
@@ -31,9 +32,6 @@ from ...filesystem.temporary import remove_leftovers, temporary_beside
 from ...filesystem.text_files import read_object
 from .run_names import CHECKPOINTS, LOCK, METRICS, RECORD, RUN_FILE, SAMPLES, VERSION
 
-if TYPE_CHECKING:
-    from types import TracebackType
-
 MINIMUM_STEPS = 5
 """A dead version with fewer steps and no checkpoint is removed."""
 
@@ -48,7 +46,6 @@ class RunFolder:
     """One version of a run on disk; leaving it gives up its lock, and an error marks it failed.
 
     Args:
-        path: The version's folder, which exists.
         lock: Its lock, held by this process.
         removed: Versions that came to nothing and were removed for it.
     """
@@ -73,11 +70,7 @@ class RunFolder:
         return self.path / SAMPLES / f"{step:06d}"
 
     def drop_later_samples(self, step: int) -> None:
-        """Remove the preview images of steps that a resumed run makes again.
-
-        Args:
-            step: The step that the run goes on from.
-        """
+        """Remove the preview images of steps that a resumed run makes again."""
         folder = self.path / SAMPLES
         found = list(folder.iterdir()) if folder.is_dir() else []
         for path in found:
@@ -159,10 +152,7 @@ def _ending(kind: type[BaseException], error: BaseException | None) -> dict[str,
 
 
 def create_version(
-    root: Path,
-    facts: Mapping[str, Any],
-    run_file: str,
-    workflow: Mapping[str, str] | None = None,
+    root: Path, facts: Mapping[str, Any], run_file: str, workflow: Mapping[str, str] | None = None
 ) -> RunFolder:
     """Make the next version of a run.
 
@@ -315,9 +305,6 @@ def remove_dead_versions(root: Path) -> list[Path]:
 
     Args:
         root: ``<output.dir>/<output.name>``.
-
-    Returns:
-        What was removed.
     """
     return [path for path in versions(root) if _came_to_nothing(path) and _remove(path)]
 

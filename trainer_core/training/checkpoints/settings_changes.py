@@ -12,7 +12,7 @@ from ...config.defaults import run_length
 from ...config.folders import folder_without_places
 from ...config.run import flattened, when_resumed
 from ...errors import ConfigError
-from .base_marks import Mark, are_same, in_words
+from .base_adapter_marks import Mark, are_same, in_words
 from .checkpoint import Checkpoint
 from .longer_run import SCHEDULE
 
@@ -117,16 +117,9 @@ def changed_settings(checkpoint: Checkpoint, settings: Mapping[str, Any]) -> lis
 
     A setting that the checkpoint does not know is newer than it: it was made with what is now the
     default, or, where it does not decide the weights, with nobody knows what.
-
-    Args:
-        checkpoint: What the run goes on from.
-        settings: What `compared_settings` gave for the run.
-
-    Returns:
-        What differs, by path.
     """
     before = flattened(RunConfig().model_dump(mode="json")) | dict(checkpoint.settings)
-    before[FORMAT] = begun_format(checkpoint)
+    before[FORMAT] = checkpoint_base_format(checkpoint)
     changes: list[Change] = []
     for path in sorted((checkpoint.settings.keys() | settings.keys()) - {SCHEDULE}):
         if path not in checkpoint.settings and when_resumed(path) == "around":
@@ -134,15 +127,15 @@ def changed_settings(checkpoint: Checkpoint, settings: Mapping[str, Any]) -> lis
         same = are_same if path == ADAPTERS else operator.eq
         if path != _SOURCE and not same(before.get(path), settings.get(path)):
             changes.append(Change(path, before.get(path), settings.get(path)))
-    if _same_source(checkpoint, settings) and any(
-        change.setting == "training.precision" for change in changes
-    ):
+    source = settings.get(_SOURCE)
+    same_source = source is not None and checkpoint.settings.get(_SOURCE) == source
+    if same_source and any(change.setting == "training.precision" for change in changes):
         # The same images and captions, encoded in the other precision.
         changes = [change for change in changes if change.setting != _DATASET]
     return changes
 
 
-def begun_format(checkpoint: Checkpoint) -> str:
+def checkpoint_base_format(checkpoint: Checkpoint) -> str:
     """The format that the base had in the run that made a checkpoint."""
     return _made(checkpoint.settings.get(FORMAT, "auto"))
 
@@ -156,10 +149,6 @@ def refuse_changes(
     checkpoint: Checkpoint, settings: Mapping[str, Any], config: RunConfig
 ) -> list[Change]:
     """Refuse to go on as another run than the one that made the checkpoint.
-
-    Args:
-        checkpoint: What the run goes on from.
-        settings: What `compared_settings` gave for the run.
 
     Returns:
         The settings that have changed and may.
@@ -199,11 +188,6 @@ def recorded_changes(
     known = record.get("changes")
     kept = [each for each in known if each["step"] < step] if isinstance(known, list) else []
     return [*kept, *(change.record(step) for change in changes)]
-
-
-def _same_source(checkpoint: Checkpoint, settings: Mapping[str, Any]) -> bool:
-    source = settings.get(_SOURCE)
-    return source is not None and checkpoint.settings.get(_SOURCE) == source
 
 
 def _is_digest(value: Any) -> bool:

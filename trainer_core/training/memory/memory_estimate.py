@@ -22,7 +22,6 @@ from ...bases.base_adapters import outline_base_adapters
 from ...bases.locate import locate_base
 from ...config import MemorySection, RunConfig
 from ...data.cache.build import cache_folder
-from ...data.cache.cache_file import Entry
 from ...data.cache.cached_dataset import CachedItem
 from ...device import DTYPES, resolve_precision
 from ...errors import RunError
@@ -31,14 +30,14 @@ from ...families.registry import get_family
 from ...families.trainable_text import with_text
 from ...offload.empty_base import EmptyBase, bytes_on_device, empty_base
 from ...printable import gibibytes
-from ...quantization.registry import FORMATS
+from ...quantization.formats import FORMATS
 from ...tensors.safetensors_reader import open_tensors
 from ...types import Bucket
-from ..checkpoints.average import copies
+from ..checkpoints.ema import average_count
 from ..optimizers import OPTIMIZERS
 from ..optimizers.torch_optimizers import FUSED
 from ..prepare.cache_manifest import read_manifest
-from ..step.pass_sizes import with_largest_batch
+from ..step.batch_sizes import with_largest_batch
 from .simulation_cache import KeptSimulations, step_facts
 from .step_simulation import NOT_SIMULATED, StepInputs, StepSimulation, shapes_below
 
@@ -55,7 +54,6 @@ def memory_estimate(
     """Estimate the device memory of a training step.
 
     Args:
-        base: Of the run, without an adapter.
         memory: How the base is kept; None as the run file says.
 
     Returns:
@@ -87,7 +85,7 @@ def adapter_bytes(simulation: StepSimulation) -> int:
     kind, settings = OPTIMIZERS[training.optimizer.name], training.optimizer
     state = sum(kind.kept_bytes(shape, settings) for shape in simulation.factors)
     # Averages are fp32.
-    return math.ceil((8 + 4 * copies(training.ema)) * simulation.trainable + state)
+    return math.ceil((8 + 4 * average_count(training.ema)) * simulation.trainable + state)
 
 
 def text_tokens(items: Iterable[CachedItem]) -> int:
@@ -97,14 +95,11 @@ def text_tokens(items: Iterable[CachedItem]) -> int:
         items: Samples whose files are there; their headers alone are read.
     """
     lengths: list[int] = []
-    for path in {entry.path for item in items for entry in _texts_of(item)}:
+    texts = ((item.text, item.empty_text, *item.class_texts[:1]) for item in items)
+    for path in {entry.path for entries in texts for entry in entries}:
         with open_tensors(path) as file:
             lengths.append(file.tensors["text_embeddings"].shape[0])
     return max(lengths)
-
-
-def _texts_of(item: CachedItem) -> tuple[Entry, ...]:
-    return (item.text, item.empty_text, *item.class_texts[:1])
 
 
 def largest_sample(items: Iterable[CachedItem]) -> tuple[tuple[Bucket, ...], int]:
@@ -133,7 +128,6 @@ def run_simulation(
     """A simulation of a run's step.
 
     Args:
-        base: Its base, without an adapter.
         images: Sizes of the largest sample's image or clip, and of its control images.
         device: Decides the precision where the run file does not.
         text: Tokens of the longest text; None for the most that the family's encoder yields.
@@ -167,7 +161,6 @@ def cached_run_estimate(
 
     Args:
         config: A run file with ``cache.manifest``.
-        device: Where the run will be.
         free: Free bytes there. For a base that is tiny beside them nothing is simulated, which
             would take longer than its first steps.
 
@@ -205,9 +198,7 @@ def check_memory(estimate: dict[str, int], free: int, device: torch.device) -> s
     only warned of: how the device's own kernels compute is not known.
 
     Args:
-        estimate: As `memory_estimate` gives it.
         free: Free bytes of the device.
-        device: Named in messages.
 
     Returns:
         A warning, or None when everything is expected to fit.

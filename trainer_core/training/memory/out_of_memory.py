@@ -1,15 +1,17 @@
-"""A run stays within the device's memory: what is full is made room in, what is free is used.
+"""What happens when the device's memory is full in a step: the same step again in less memory.
 
-Swapping more or fewer of the base's blocks changes no number: a run in which others needed memory
-meanwhile ends with the bits that it would have had. What a step that is full does is told by
-`SmallerStep`. `stopped_device` names a GPU that answers no more, which is another error.
+There are three ways, of which the one that costs least time is taken first. All blocks compute
+their activations again; more blocks are swapped; samples of a micro-batch go through the base in
+parts. The first two change no number: such a run ends with the bits that it would have had. The
+third rounds sums of gradients in another way, so that it is taken before another one only where the
+planner expects a step that is clearly faster (`FULL_SPEED`).
+
+Between steps a run gives memory to others that need it, and uses what is free.
 """
 
 from __future__ import annotations
 
-import contextlib
-import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -17,13 +19,14 @@ import torch
 
 from ...device import begin_peak, is_out_of_memory, refused_pins, release_memory, spare_at_peak
 from ...errors import RESUME, RunError
+from ...offload.block_selection import enough_swapped, fewest_swapped
 from ...offload.load_base import PlacedBase
-from ...offload.swapped import enough_swapped, fewest_swapped
+from ...offload.possible_plans import FULL_SPEED, StepPace
 from ..observer import Noted, Observer, Warned
 from ..optimizers import rehearse
 from ..step.gradients import forget_gradients
-from ..step.processes import Processes
-from .smaller_step import SmallerStep
+from ..step.split_batches import SplitBatches
+from .device_errors import first_line, full_memory_error
 
 Result = TypeVar("Result")
 
@@ -42,71 +45,8 @@ _PAGEABLE = (
     "longer and changes no number. Other programs that are closed may leave room for it."
 )
 
-_REMEDY = (
-    "Switch gradient checkpointing on (memory.gradient_checkpointing) where it is off, lower the "
-    "resolution, training.batch_size or adapter.rank, keep the base in fewer bits "
-    "(memory.base_format), or close other programs."
-)
 
-
-def full_memory_error(what: str, room: str, saved: str = "") -> RunError:
-    """The error of a device without memory.
-
-    Args:
-        what: What was found, such as what torch said, and where.
-    """
-    return RunError(what, f"room on the device for {room}", f"{_REMEDY} {saved}".rstrip())
-
-
-def first_line(error: BaseException) -> str:
-    """What an error says, in one line."""
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)
-
-
-@contextlib.contextmanager
-def explained(room: str, saved: str = "") -> Iterator[None]:
-    """End in an error of three parts when the device is full, or stops, in the body.
-
-    Args:
-        room: What the body needs memory for.
-        saved: How to go on.
-    """
-    try:
-        yield
-    except Exception as error:
-        if (stopped := stopped_device(error)) is not None:
-            raise stopped from error
-        if not is_out_of_memory(error):
-            raise
-        # Who hears of it may keep it, and with it what filled the device.
-        traceback.clear_frames(error.__traceback__)
-        found = f"the device's memory is full ({first_line(error)})"
-        raise full_memory_error(found, room, saved) from error
-
-
-@contextlib.contextmanager
-def skipped_when_full(what: str, processes: Processes, observer: Observer) -> Iterator[None]:
-    """Go on behind the body when the device's memory is full in it.
-
-    Args:
-        what: What is left out, for the warning.
-        processes: Of a base in parts each would have to leave the same pass; there the error stays.
-    """
-    reason = None
-    try:
-        yield
-    except Exception as error:
-        if processes.sharded or not is_out_of_memory(error):
-            raise
-        reason = first_line(error)
-        # The error lives until the body's ``with`` is over; its frames hold what filled the device.
-        traceback.clear_frames(error.__traceback__)
-    if reason is not None:
-        release_memory(processes.device)
-        observer.notify(Warned(f"No {what}: the device's memory is full ({reason})."))
-
-
-class DeviceRoom:
+class MemoryManager:
     """Makes a step smaller where the device's memory is full, and uses room that there is.
 
     Args:
@@ -148,7 +88,7 @@ class DeviceRoom:
         # The peak since the last look includes what restoring takes.
         self._short = False
 
-    def compute(self, step: int, work: Callable[[], Result]) -> Result:
+    def retry_when_full(self, step: int, work: Callable[[], Result]) -> Result:
         """Compute a step's gradients, and again in less memory as often as it is full.
 
         Randomness comes from counters, so that the same step gives the same numbers again.
@@ -192,7 +132,7 @@ class DeviceRoom:
             self._may_grow = False
             self._grow(0)
             self._planned = placed.count
-        elif placed.unsettled():
+        elif placed.needs_choice():
             self._keep()
         elif self._calm > self._wait and placed.count > self._planned:
             self._calm, self._wait = 0, min(2 * self._wait, _CALMEST)
@@ -305,35 +245,98 @@ def _reserve(size: int) -> int:
     return max(int(size * _SHARE), _LEAST)
 
 
-_STARTS = ("cuda error", "cuda driver error", "hip error")
-_NO_KERNELS = ("no kernel image", "invalid device function")
-_GOES_ON = ("not_supported", "not supported", "invalid_value", "invalid argument", "invalid config")
-"""What is said of a single call that was refused; the GPU computes the next one."""
+Way = Callable[[], str]
+"""Takes less memory from now on, and says how in words."""
 
 
-def stopped_device(error: BaseException) -> RunError | None:
-    """The error of three parts for what a GPU says of itself; None for any other error.
+class SmallerStep:
+    """Knows what can still be made smaller, and what that costs.
 
     Args:
-        error: As torch raised it. Behind an illegal access, an ECC error or a GPU that fell off the
-            bus, the process cannot use the GPU any more.
+        split: Its micro-batches; None where they are not to be divided.
+        pace: What the planner knows; None where nothing was planned. Then the ways are taken in
+            the order above.
     """
-    text = next(iter(str(error).strip().splitlines()), "")
-    if not isinstance(error, RuntimeError) or not text.lower().startswith(_STARTS):
-        return None  # torch's AcceleratorError is a RuntimeError, too
-    if is_out_of_memory(error) or any(each in text.lower() for each in _GOES_ON):
-        return None
-    if any(each in text.lower() for each in _NO_KERNELS):
-        built = torch.version.cuda or torch.version.hip or "no GPU"
-        return RunError(
-            f"this torch ({torch.__version__}, built for {built}) cannot run on the GPU ({text})",
-            "a torch that was built for this GPU",
-            "Install the build of torch for it (pytorch.org says which), and start again.",
-        )
-    return RunError(
-        f"the GPU has stopped ({text})",
-        "a GPU that answers until the run ends",
-        f"Start ComfyUI, or the command, again: this process cannot use the GPU any more. Then go "
-        f"on with {RESUME}. If it comes again, update the driver, take back any overclocking, and "
-        "look for Xid or ECC in the system's log.",
-    )
+
+    def __init__(
+        self, placed: PlacedBase, split: SplitBatches | None = None, pace: StepPace | None = None
+    ) -> None:
+        self._placed, self._split, self._pace = placed, split, pace
+
+    def take(self) -> str:
+        """Take the way that costs least of those that are left.
+
+        Returns:
+            What was done, in a sentence.
+
+        Raises:
+            RunError: When none is left; it says in `found` why.
+        """
+        placed, refused = self._placed, self._placed.refusal or "all blocks are swapped"
+        for way in self.ways():
+            before = placed.count
+            try:
+                return way()
+            except RunError as error:
+                refused = error.found
+            except Exception as error:
+                if not is_out_of_memory(error):
+                    raise
+            # Behind the handler: the error's frames hold what was made.
+            release_memory(placed.device)
+            if placed.count > before:
+                return self._swapped(before)
+        alone = self._split is not None and self._split.divides
+        one_by_one = ", and samples go through the base one by one" if alone else ""
+        raise RunError(f"{refused}{one_by_one}", "something that can be smaller", "")
+
+    def ways(self) -> list[Way]:
+        """What can be done, the least costly first."""
+        placed, found = self._placed, list[tuple[float, Way]]()
+        now, count = placed.uncheckpointed(), placed.count
+        passes = self._split.passes if self._split is not None else 1
+        if now:
+            found.append((self._seconds(0, count, passes), self._checkpoint))
+        if count < placed.most:
+            more = self._twice()
+            kept = max(0, now - (more - count))
+            found.append((self._seconds(kept, more, passes), self._swap))
+        if self._split is not None and self._split.can_halve:
+            rounded = FULL_SPEED * self._seconds(now, count, 2 * passes)
+            found.append((rounded, self._halve))
+        return [way for _, way in sorted(found, key=lambda each: each[0])]
+
+    def _seconds(self, kept: int, count: int, passes: int) -> float:
+        """Predicted for a step in which so many blocks keep their activations."""
+        if self._pace is None:
+            return 0.0  # all alike: they stay in their order
+        placed = self._placed
+        share = 1 - kept / len(placed.every) if placed.every else 1.0
+        sent = placed.sent_bytes(count)
+        return self._pace.seconds(share, sent, passes, placed.memory.swap_slots)
+
+    def _checkpoint(self) -> str:
+        return f"{self._placed.checkpoint_all()} more blocks compute their activations again."
+
+    def _swap(self) -> str:
+        before = self._placed.count
+        self._placed.swap(self._twice())
+        return self._swapped(before)
+
+    def _swapped(self, before: int) -> str:
+        return f"{self._placed.count} instead of {before} blocks are swapped."
+
+    def _twice(self) -> int:
+        """Twice as many blocks; more where the slots would take what is freed."""
+        count, most = self._placed.count, self._placed.most
+        frees = enough_swapped(count, 1, self._placed.device_bytes, most)
+        return min(max(1, 2 * count, frees), most)
+
+    def _halve(self) -> str:
+        assert self._split is not None, "it is a way"
+        before = self._split.most
+        self._split.halve()
+        after = self._split.most
+        if before == after:
+            return "points of different shapes have a backward pass each."
+        return f"{after} instead of {before} samples go through the base at once."

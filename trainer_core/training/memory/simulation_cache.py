@@ -17,7 +17,7 @@ from ...filesystem.storage import write_text
 from ...filesystem.text_files import read_object
 from ...requirements import installed_versions
 from ..step.objective import passes_of_step
-from .live_bytes import Phase
+from .simulated_bytes import Phase
 
 Numbers = dict[Phase | str, int]
 """Peaks of phases, in bytes beside the base; and ``adapter`` (bytes) and ``flops``."""

@@ -33,19 +33,19 @@ from ...adapters import AttachedAdapter
 from ...adapters.parameter_groups import parameter_groups
 from ...config import MemorySection, RunConfig
 from ...families.family import Family
+from ...offload.block_selection import chosen_blocks
 from ...offload.host_inputs import WORTH
 from ...offload.model_bytes import cast_base, pack_blocks
 from ...offload.step_profile import BlockTerms, StepProfile
-from ...offload.swapped import chosen_blocks
 from ...quantization.stored_format import Parts, StoredFormat
-from ..checkpoints.average import averages_of
+from ..checkpoints.ema import averages_of
 from ..optimizers import OPTIMIZERS, allocate_state, make_optimizer
 from ..prepare.attach import attach_adapter
 from ..step.gradients import clip_gradients
 from ..step.micro_batch import Predict
 from ..step.objective import make_loss, passes_of_step
 from ..step.token_routing import TokenRouting, routed_blocks
-from .live_bytes import LiveBytes, Marks, Phase, watch
+from .simulated_bytes import LiveBytes, Marks, Phase, watch
 from .simulation_cache import KeptSimulations, Numbers
 
 NOT_SIMULATED = (DataDependentOutputException, DynamicOutputShapeException)
@@ -112,10 +112,7 @@ class StepSimulation:
         kept: What earlier runs simulated, of the same base and settings.
 
     Attributes:
-        transformer: As given.
-        family: As given.
         config: As given, without what is left to chance.
-        inputs: As given.
         trainable: Parameters of the adapter.
         factors: Their shapes.
     """
@@ -175,11 +172,7 @@ class StepSimulation:
         return SimulatedStep(self._numbers(bool(chosen))["adapter"], *found)
 
     def profile(self, stored: StoredFormat | None = None) -> StepProfile:
-        """Simulate a step for every choice of checkpointed blocks.
-
-        Args:
-            stored: As for `step`.
-        """
+        """Simulate a step for every choice of checkpointed blocks."""
         again, dense, kept = self._numbers(True, stored), self._numbers(True), self._numbers(False)
         adapter = again["adapter"]
         waiting = [self._along(numbers, "waiting") for numbers in (kept, dense)]

@@ -51,10 +51,6 @@ def cached_velocity_error(config: RunConfig, device: torch.device) -> float:
 
     Args:
         config: A run file with ``cache.manifest``.
-        device: Where the run will be.
-
-    Returns:
-        As `velocity_error`.
 
     Raises:
         InputError: When cache, base or settings cannot be used.
@@ -115,8 +111,6 @@ def velocity_error(
     Args:
         dense: Loads the base in the run's precision.
         other: Loads it in another format, or with other products.
-        guidance: As the run's.
-        device: Where both compute.
         parameterization: What their raw output stands for.
 
     Returns:

@@ -61,11 +61,7 @@ class AdapterNorms:
 
 
 def block_of(layer: str, blocks: Sequence[str]) -> str:
-    """The repeated block that a layer is in, as ``<list>.<number>``; `REST` for none.
-
-    Args:
-        blocks: Names of the lists of blocks.
-    """
+    """The repeated block that a layer is in, as ``<list>.<number>``; `REST` for none."""
     for name in sorted(blocks, key=len, reverse=True):
         number = layer.removeprefix(f"{name}.").partition(".")[0]
         if layer.startswith(f"{name}.") and number.isdecimal():

@@ -127,7 +127,7 @@ class Adviser:
         self._clean: list[int] = []
 
     def size(self, step: int, norms: Mapping[str, float], moved: float | None = None) -> None:
-        """Judge the adapter's size behind a step.
+        """StoppingObserver the adapter's size behind a step.
 
         Args:
             norms: Block to the norm of its change over that of its weights.
@@ -161,7 +161,7 @@ class Adviser:
             )
 
     def held_out(self, step: int, losses: Mapping[int, float], base: float = math.inf) -> None:
-        """Judge the losses on held-out images.
+        """StoppingObserver the losses on held-out images.
 
         Args:
             losses: Of the steps behind which it was measured, by step.
@@ -182,12 +182,10 @@ class Adviser:
             )
 
     def ended(self, step: int, best: int, loss: float, base: float) -> None:
-        """Judge a run that is done, or gets no better any more.
+        """StoppingObserver a run that is done, or gets no better any more.
 
         Args:
             best: Step of the lowest loss on held-out images; 0 where none was measured.
-            loss: The lowest one.
-            base: The loss before the first step.
         """
         if best and loss >= base:
             self._say_lower(

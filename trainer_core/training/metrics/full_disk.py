@@ -16,16 +16,10 @@ class Unwritten:
 
     Args:
         warn: Told once for each thing and cause, and again when it has worked in between.
-        clock: Seconds that only grow, whatever happens to the time of day.
     """
 
-    def __init__(
-        self,
-        warn: Callable[[str], None],
-        note: Callable[[str], None],
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._warn, self._note, self._clock = warn, note, clock
+    def __init__(self, warn: Callable[[str], None], note: Callable[[str], None]) -> None:
+        self._warn, self._note = warn, note
         self._failed: dict[str, float] = {}
         self._told: set[tuple[str, int | None]] = set()
 
@@ -35,14 +29,11 @@ class Unwritten:
         Args:
             what: Its name in messages, such as "checkpoint".
             write: Writes it whole or not at all.
-
-        Returns:
-            Whether it is written.
         """
         try:
             write()
         except StorageError as error:
-            self._failed[what] = self._clock()
+            self._failed[what] = time.monotonic()
             cause = (what, getattr(error.__cause__, "errno", None))
             if cause not in self._told:
                 self._told.add(cause)
@@ -56,7 +47,7 @@ class Unwritten:
     def due(self, what: str) -> bool:
         """Whether something is to be tried again without waiting for its next occasion."""
         since = self._failed.get(what)
-        return since is not None and self._clock() - since >= PATIENCE
+        return since is not None and time.monotonic() - since >= PATIENCE
 
     def failed(self, what: str) -> bool:
         """Whether the last attempt to write something was in vain."""

@@ -24,9 +24,7 @@ class Measurements:
     """Adds what is measured beside a step to its result.
 
     Args:
-        clock: Tells where time goes.
         bands: ``metrics.sigma_bands``.
-        device: Where the run computes.
         memory: Bytes that are taken, by name.
     """
 

@@ -14,7 +14,7 @@ from array import array
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 
@@ -23,12 +23,7 @@ from ...errors import StorageError
 from ...filesystem.storage import atomic_write, storage_error
 from ...filesystem.text_files import parse_json, read_lines
 from ...types import StepResult
-from .tensorboard import TensorBoard
 from .tracker import Tracker
-
-if TYPE_CHECKING:
-    from types import TracebackType
-
 
 MOST = 100_000
 """Lines that are kept in memory, some 30 MB; of more the oldest are lost."""
@@ -53,16 +48,8 @@ class AppendedLines:
         except OSError as error:
             raise storage_error(path, error) from error
 
-    @property
-    def pending(self) -> int:
-        """How many lines are not on the disk."""
-        return len(self._pending)
-
     def append(self, line: str) -> None:
         """Write a line behind those that could not be written before.
-
-        Args:
-            line: Without its end.
 
         Raises:
             StorageError: When there is no room; the line is kept.
@@ -126,11 +113,6 @@ class AppendedLines:
         self._size += len(line)
 
 
-def tensorboard_alone(folder: Path, done: int, warn: Callable[[str], None]) -> Sequence[Tracker]:
-    """Who else is told where nobody says anything."""
-    return (TensorBoard(folder, done, warn),)
-
-
 MakeTrackers = Callable[[Path, int, Callable[[str], None]], Sequence[Tracker]]
 
 _NAMES = tuple(each.name for each in dataclasses.fields(StepResult))
@@ -192,7 +174,7 @@ class MetricsWriter:
         path: Path,
         done: int,
         warn: Callable[[str], None],
-        trackers: MakeTrackers = tensorboard_alone,
+        trackers: MakeTrackers,
     ) -> None:
         self.totals = Totals()
         self._path = path
@@ -220,9 +202,6 @@ class MetricsWriter:
     def write_begin(self, loss: float, trained: float | None = None) -> None:
         """Append what was measured before the first step, as that of a step 0.
 
-        Args:
-            trained: On as many trained ones.
-
         Raises:
             StorageError: As `write`.
         """
@@ -233,9 +212,6 @@ class MetricsWriter:
 
     def write_late(self, step: int, loss: float, trained: float | None = None) -> None:
         """Add what was measured behind a step whose line is written already.
-
-        Args:
-            trained: On as many trained ones.
 
         Raises:
             StorageError: When it cannot be written; it is kept, and written behind the next step.
@@ -270,17 +246,6 @@ class MetricsWriter:
         self._lines.close()
         for tracker in self._trackers:
             tracker.close()
-
-    def __enter__(self) -> MetricsWriter:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 _ABSENT = {"loss": math.nan, "grad_norm": math.nan}

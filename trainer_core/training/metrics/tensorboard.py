@@ -12,14 +12,13 @@ from torch import Tensor
 
 from ...data.image import from_pixels
 from ..observer import TENSORBOARD_ABSENT
-from .tracker import Clip, Tracker
+from .tracker import Tracker
 
 
 class TensorBoard(Tracker):
     """Writes TensorBoard events where it is installed and works.
 
     Args:
-        folder: Where the event file goes.
         done: Steps that the run has made; events of later steps are hidden.
         warn: Told in one line why nothing is written, or no more.
     """
@@ -47,18 +46,18 @@ class TensorBoard(Tracker):
     def _add_image(self, index: int, image: Tensor, step: int) -> None:
         self._writer.add_image(f"preview/{index}", image, step)
 
-    def _add_clip(self, index: int, clip: Clip, step: int) -> None:
+    def _add_clip(self, index: int, frames: Tensor, step: int, *, rate: float, movie: Path) -> None:
         # Its own add_video needs moviepy, to write the same GIF.
         from tensorboard.compat.proto.summary_pb2 import (
             Summary,  # pyright: ignore[reportAttributeAccessIssue]
         )
 
-        first, *others = (from_pixels(each * 2 - 1) for each in clip.frames)
+        first, *others = (from_pixels(each * 2 - 1) for each in frames)
         written = io.BytesIO()
         moving = {"save_all": True, "append_images": others, "loop": 0}
-        first.save(written, format="GIF", duration=round(1000 / clip.rate), **moving)
+        first.save(written, format="GIF", duration=round(1000 / rate), **moving)
         image = Summary.Image(encoded_image_string=written.getvalue(), colorspace=3)
-        image.height, image.width = clip.frames.shape[-2:]
+        image.height, image.width = frames.shape[-2:]
         summary = Summary(value=[Summary.Value(tag=f"preview/{index}", image=image)])
         self._writer.file_writer.add_summary(summary, step)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,23 +14,6 @@ from ...errors import TrainerError
 from ...types import StepResult
 
 _PLAIN = ("loss", "learning_rate", "grad_norm", "sigma_mean", "step_seconds")
-_SMOOTH = 0.98
-"""Of a running mean: about the last 50 values."""
-
-
-@dataclass(frozen=True, slots=True)
-class Clip:
-    """A preview that moves.
-
-    Attributes:
-        frames: `[T, 3, H, W]` in [0, 1].
-        rate: Frames per second.
-        movie: The same as MP4; absent where it could not be written.
-    """
-
-    frames: Tensor
-    rate: float
-    movie: Path
 
 
 class Tracker(ABC):
@@ -66,7 +48,6 @@ class Tracker(ABC):
         """Show a preview.
 
         Args:
-            step: Steps made.
             frames: `[T, 3 or 4, H, W]` in [-1, 1]; one of an image.
             rate: Frames per second of a clip.
             movie: MP4 of a clip; absent where it could not be written.
@@ -75,8 +56,7 @@ class Tracker(ABC):
         if len(shown) == 1:
             self._tell(lambda: self._add_image(index, shown[0], step))
         else:
-            clip = Clip(shown, rate, movie)
-            self._tell(lambda: self._add_clip(index, clip, step))
+            self._tell(lambda: self._add_clip(index, shown, step, rate=rate, movie=movie))
 
     def close(self) -> None:
         """Write what is pending."""
@@ -92,8 +72,8 @@ class Tracker(ABC):
         """Show an image `[3 or 4, H, W]` in [0, 1]."""
 
     @abstractmethod
-    def _add_clip(self, index: int, clip: Clip, step: int) -> None:
-        """Show a clip."""
+    def _add_clip(self, index: int, frames: Tensor, step: int, *, rate: float, movie: Path) -> None:
+        """Show a clip `[T, 3, H, W]` in [0, 1]; its MP4 may be absent."""
 
     @abstractmethod
     def _finish(self) -> None:
@@ -124,16 +104,21 @@ def _reason(error: Exception) -> str:
 
 
 class RunningMeans:
-    """Means of the last values by name, each free of the zero that it would start from."""
+    """Means of the last values by name, each free of the zero that it would start from.
 
-    def __init__(self) -> None:
+    Args:
+        smooth: How much of a mean each value keeps; 0.98 are about the last 50 values.
+    """
+
+    def __init__(self, smooth: float = 0.98) -> None:
+        self._smooth = smooth
         self._sums: dict[str, tuple[float, float]] = {}
 
     def add(self, name: str, value: float) -> float:
         """Take a value in and give the mean."""
         total, weight = self._sums.get(name, (0.0, 0.0))
-        total = _SMOOTH * total + (1 - _SMOOTH) * value
-        weight = _SMOOTH * weight + (1 - _SMOOTH)
+        total = self._smooth * total + (1 - self._smooth) * value
+        weight = self._smooth * weight + (1 - self._smooth)
         self._sums[name] = total, weight
         return total / weight
 

@@ -24,7 +24,7 @@ from ...data.image import from_pixels
 from ...errors import InputError
 from ...filesystem.storage import write_text
 from ...filesystem.text_files import read_lines
-from .tracker import Clip, Tracker
+from .tracker import Tracker
 
 ABSENT = (
     "Weights & Biases is not installed, so it is told nothing (pip install "
@@ -117,15 +117,15 @@ class WeightsAndBiases(Tracker):
 
     def _add_image(self, index: int, image: Tensor, step: int) -> None:
         caption = self._prompts[index] if index < len(self._prompts) else None
-        picture = self._library.Image(from_pixels(image * 2 - 1), caption=caption)
-        self._run.log({f"preview/{index}": picture, "step": step})
+        shown = self._library.Image(from_pixels(image * 2 - 1), caption=caption)
+        self._run.log({f"preview/{index}": shown, "step": step})
 
-    def _add_clip(self, index: int, clip: Clip, step: int) -> None:
-        if not clip.movie.is_file():
-            self._add_image(index, clip.frames[len(clip.frames) // 2], step)
+    def _add_clip(self, index: int, frames: Tensor, step: int, *, rate: float, movie: Path) -> None:
+        if not movie.is_file():
+            self._add_image(index, frames[len(frames) // 2], step)
             return
         caption = self._prompts[index] if index < len(self._prompts) else None
-        video = self._library.Video(str(clip.movie), caption=caption, format="mp4")
+        video = self._library.Video(str(movie), caption=caption, format="mp4")
         self._run.log({f"preview/{index}": video, "step": step})
 
     def _finish(self) -> None:

@@ -50,7 +50,6 @@ class Trajectory:
     Attributes:
         item: Its prompt and control images.
         entry: Where the base's outputs are cached: `[steps, C, h, w]` or `[steps, C, f, h, w]`.
-        shape: Of its latents.
         seed: Of its first noise.
         parameterization: What the outputs stand for.
     """
@@ -90,7 +89,6 @@ class Preservation:
     Attributes:
         trajectories: One for each prompt.
         sigmas: `[steps + 1]`: the noise levels of each, from the strongest to 0.
-        memory: Reads cached files.
         seed: The run's seed; the order of the points follows from it.
         mark: Keeps other processes from removing what is read of the cache.
     """
@@ -162,7 +160,6 @@ def plan_trajectories(
     """Name the images that the base makes before the first step.
 
     Args:
-        location: Where the base is.
         base: What decides the base's predictions: identity of its weights, and the precision.
         slider: Whether these are a slider's, of the neutral prompt of each sample of the dataset,
             and not the points that the base is held to.
@@ -219,7 +216,6 @@ def compute_missing(
 
     Args:
         transformer: The base, without an adapter.
-        device: Where it lives.
         batch_size: How many images are made at once.
         notify: Called with passes done and passes in all; what it raises stops the work.
 

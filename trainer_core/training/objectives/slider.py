@@ -29,7 +29,7 @@ from ...device import send
 from ...types import Conditioning
 from ..step.micro_batch import Points, Predict
 from .preservation import Preservation
-from .twins import without_adapter
+from .preservation_twins import without_adapter
 
 _IN_MEMORY = 64
 
@@ -61,7 +61,6 @@ class SliderAnswers:
     Attributes:
         predict: The raw output of the run's base with its adapter.
         adapter: Switched off meanwhile, and then turned over.
-        device: Where the base lives.
         strength: How far the target is moved, as a multiple of the difference.
         has_negative: Whether the negative prompt is another than the neutral one.
         passes: As `Processes.passes`: a base in parts answers all processes or none.
@@ -136,12 +135,5 @@ class SliderAnswers:
 
     def _velocity(self, points: Points, texts: Sequence[Conditioning]) -> Tensor:
         """What the base predicts at the first of some points, `[n, C, h, w]`, float32."""
-        count = len(texts)
-        at_texts = replace(
-            points,
-            noisy=points.noisy[:count],
-            sigmas=points.sigmas[:count],
-            controls=tuple(each[:count] for each in points.controls),
-            conditionings=tuple(texts),
-        )
+        at_texts = replace(points.part(0, len(texts)), conditionings=tuple(texts))
         return self.predict(*at_texts.inputs(self.device)).to(points.target.dtype)

@@ -26,7 +26,7 @@ from ...device import is_out_of_memory, release_memory
 from ...diffusion.parameterization import FLOW, Parameterization
 from ...inference.sampler import evaluating
 from ...types import Batch, StepResult
-from ..memory.out_of_memory import first_line
+from ..memory.device_errors import first_line
 from ..step.micro_batch import Points, noisy_points
 from ..step.processes import Processes
 from ..step.read_ahead import ReadAhead
@@ -55,75 +55,13 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True)
-class FixedSamples:
-    """Samples that are measured alike each time, in the batches that they are measured in.
-
-    Attributes:
-        dataset: The encoded samples.
-        batches: Indices of samples that share a pass.
-        levels: The noise levels of a batch.
-        count: How many noise levels there are.
-        mask: What masks weigh.
-        parameterization: What the raw output stands for.
-        sound_weight: Factor on the loss of sound.
-    """
-
-    dataset: CachedDataset
-    batches: tuple[tuple[int, ...], ...]
-    levels: Levels
-    count: int
-    mask: MaskSection
-    parameterization: Parameterization = FLOW
-    sound_weight: float = 1.0
-
-    @property
-    def images(self) -> int:
-        """How many images they are; one of several sizes counts once."""
-        return len({self.dataset.items[index].name for each in self.batches for index in each})
-
-    @property
-    def passes(self) -> int:
-        """Passes through the base of one measurement."""
-        return len(self.batches) * self.count
-
-    @property
-    def size(self) -> int:
-        """Points of one measurement."""
-        return self.count * sum(map(len, self.batches))
-
-    def points(self, number: int) -> Points:
-        """What goes through the base in a pass, from 0."""
-        at, level = divmod(number, self.count)
-        indices = self.batches[at]
-        # As it is: the first caption, none dropped, with its control images and not mirrored.
-        samples = [self.dataset.load(index) for index in indices]
-        places = tuple(range(len(samples)))
-        batch = make_batch(samples, places, self.mask, sound_weight=self.sound_weight)
-        marks = [(each.name, each.bucket.width, each.bucket.height, level) for each in samples]
-        noise = _noises(batch.latents, marks)
-        heard = [("sound", *each) for each in marks]
-        of_sound = None if batch.sounds is None else _noises(batch.sounds, heard)
-        sigmas = (self.levels(batch)[level],) * len(samples)
-        return noisy_points(batch, sigmas, noise, self.parameterization, of_sound)
-
-
-def _noises(latents: Tensor, marks: Sequence[tuple[str | int, ...]]) -> Tensor:
-    # Named by the image alone: the same in every run, whatever else is in the dataset.
-    noise = torch.empty(latents.shape)
-    for row, names in zip(noise, marks, strict=True):
-        seed = counter_seed(0, "validation", *names)
-        row.normal_(generator=torch.Generator().manual_seed(seed))
-    return noise
-
-
-@dataclass(frozen=True, slots=True)
 class Measuring:
     """How samples are measured.
 
     Attributes:
         batch_sizes: Of each sample, the most that share a pass.
         levels: The noise levels of a batch.
-        count: How many of them there are.
+        count: How many noise levels there are.
         mask: What masks weigh.
         parameterization: What the raw output stands for.
         sound_weight: Factor on the loss of sound.
@@ -147,17 +85,62 @@ class Measuring:
             for group in groups.values()
             for start in range(0, len(group), self.batch_sizes[group[0]])
         ]
-        if not batches:
-            return None
-        return FixedSamples(
-            dataset,
-            tuple(batches),
-            self.levels,
-            self.count,
-            self.mask,
-            self.parameterization,
-            self.sound_weight,
-        )
+        return FixedSamples(dataset, tuple(batches), self) if batches else None
+
+
+@dataclass(frozen=True, slots=True)
+class FixedSamples:
+    """Samples that are measured alike each time, in the batches that they are measured in.
+
+    Attributes:
+        dataset: The encoded samples.
+        batches: Indices of samples that share a pass.
+        measuring: How they are measured.
+    """
+
+    dataset: CachedDataset
+    batches: tuple[tuple[int, ...], ...]
+    measuring: Measuring
+
+    @property
+    def images(self) -> int:
+        """How many images they are; one of several sizes counts once."""
+        return len({self.dataset.items[index].name for each in self.batches for index in each})
+
+    @property
+    def passes(self) -> int:
+        """Passes through the base of one measurement."""
+        return len(self.batches) * self.measuring.count
+
+    @property
+    def size(self) -> int:
+        """Points of one measurement."""
+        return self.measuring.count * sum(map(len, self.batches))
+
+    def points(self, number: int) -> Points:
+        """What goes through the base in a pass, from 0."""
+        how = self.measuring
+        at, level = divmod(number, how.count)
+        indices = self.batches[at]
+        # As it is: the first caption, none dropped, with its control images and not mirrored.
+        samples = [self.dataset.load(index) for index in indices]
+        places = tuple(range(len(samples)))
+        batch = make_batch(samples, places, how.mask, sound_weight=how.sound_weight)
+        marks = [(each.name, each.bucket.width, each.bucket.height, level) for each in samples]
+        noise = _noises(batch.latents, marks)
+        heard = [("sound", *each) for each in marks]
+        of_sound = None if batch.sounds is None else _noises(batch.sounds, heard)
+        sigmas = (how.levels(batch)[level],) * len(samples)
+        return noisy_points(batch, sigmas, noise, how.parameterization, of_sound)
+
+
+def _noises(latents: Tensor, marks: Sequence[tuple[str | int, ...]]) -> Tensor:
+    # Named by the image alone: the same in every run, whatever else is in the dataset.
+    noise = torch.empty(latents.shape)
+    for row, names in zip(noise, marks, strict=True):
+        seed = counter_seed(0, "validation", *names)
+        row.normal_(generator=torch.Generator().manual_seed(seed))
+    return noise
 
 
 def hold_out(dataset: CachedDataset, most: int, measuring: Measuring) -> FixedSamples | None:
@@ -209,9 +192,6 @@ class Validation:
         held: What is measured.
         trained: Trained samples that are measured besides, to compare with.
         loss: Summed loss of the points of a pass.
-        transformer: The denoiser, with its adapter.
-        processes: Share the passes.
-        cancelled: Whether the run is to end.
         warn: Told in one line why nothing was measured.
     """
 
@@ -225,9 +205,6 @@ class Validation:
 
     def __call__(self, step: int) -> Measured:
         """Measure.
-
-        Args:
-            step: Steps made, for the warning.
 
         Returns:
             The mean over images and noise levels, of the loss that training has without weights.
@@ -290,15 +267,15 @@ class Validation:
 
         with contextlib.closing(ReadAhead(make, following)) as ahead:
             for number in range(rounds):
-                if self._ends():
+                if self._is_cancelled():
                     return
                 part, points = ahead(number, 0)
                 loss = float(self.loss(points))
                 if number < len(mine):
                     yield part, loss, len(points.sigmas)
 
-    def _ends(self) -> bool:
-        stop = self.cancelled()
+    def _is_cancelled(self) -> bool:
+        cancelled = self.cancelled()
         if not self.processes.sharded:
-            return stop
-        return self.processes.sum_numbers([float(stop)])[0] > 0
+            return cancelled
+        return self.processes.sum_numbers([float(cancelled)])[0] > 0

@@ -36,7 +36,6 @@ class AdamW8bit(torch.optim.Optimizer):
 
     Args:
         groups: As of `torch.optim.AdamW`; where ``bits`` is 32 the group's moments stay in fp32.
-        lr: Learning rate.
     """
 
     def __init__(
@@ -188,7 +187,6 @@ def fit_moment(stored: Tensor, parameter: Tensor, group: dict[str, Any], name: s
 
     Args:
         stored: As a checkpoint has it, of either optimizer.
-        group: Of the optimizer that goes on.
         name: `STATES`.
 
     Returns:

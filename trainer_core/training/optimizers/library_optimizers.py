@@ -36,10 +36,7 @@ def bitsandbytes(
         return getattr(optim, name)(taken, **own, optim_bits=kept)
 
     return JoinedOptimizer(
-        groups,
-        lambda _, group: not group["magnitudes"],
-        partial(make, bits),
-        partial(make, 32),
+        groups, lambda _, group: not group["magnitudes"], partial(make, bits), partial(make, 32)
     )
 
 

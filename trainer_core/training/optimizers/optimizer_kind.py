@@ -39,7 +39,6 @@ class OptimizerKind:
         package: What has to be importable besides torch; empty for nothing.
         pace: How far it goes at a learning rate, over AdamW; None where the rate tells nothing.
         pretended: Whether its update runs on tensors that have sizes alone.
-        starts_at_zero: Whether a new state is all zeros, so that one may be made beforehand.
     """
 
     build: Callable[[OptimizerSection, Groups], torch.optim.Optimizer]
@@ -47,7 +46,6 @@ class OptimizerKind:
     package: str = ""
     pace: float | None = 1.0
     pretended: bool = False
-    starts_at_zero: bool = False
     beta1_moment: bool = False
 
     def kept_bytes(self, shape: Sequence[int], settings: OptimizerSection) -> float:

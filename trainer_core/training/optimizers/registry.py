@@ -70,16 +70,11 @@ def _prodigy_schedule_free(shape: Sequence[int]) -> float:
     return 4.0 * size + 4.0 * size / 11 + squares
 
 
-def _muon(shape: Sequence[int]) -> float:
-    """The momentum of matrices, the two moments of the rest."""
-    return _whole(shape, 1 if len(shape) == 2 else 2)
-
-
 _bnb = partial(partial, bitsandbytes)
 
 OPTIMIZERS: Mapping[str, OptimizerKind] = {
-    "adamw": OptimizerKind(adamw, partial(_whole, count=2), pretended=True, starts_at_zero=True),
-    "adamw8bit": OptimizerKind(adamw8bit, packed_bytes, pretended=True, starts_at_zero=True),
+    "adamw": OptimizerKind(adamw, partial(_whole, count=2), pretended=True),
+    "adamw8bit": OptimizerKind(adamw8bit, packed_bytes, pretended=True),
     "adamw_paged": OptimizerKind(
         _bnb(name="AdamW", bits=32, paged=True), partial(_paged, each=4, count=2), "bitsandbytes"
     ),
@@ -89,27 +84,15 @@ OPTIMIZERS: Mapping[str, OptimizerKind] = {
         "bitsandbytes",
     ),
     "adamw4bit": OptimizerKind(
-        partial(torchao, name="AdamW4bit"),
-        partial(_packed, each=0.5 + 4 / 128, count=2),
-        "torchao",
+        partial(torchao, name="AdamW4bit"), partial(_packed, each=0.5 + 4 / 128, count=2), "torchao"
     ),
     "adamw_fp8": OptimizerKind(
-        partial(torchao, name="AdamWFp8"),
-        partial(_packed, each=1 + _SCALES, count=2),
-        "torchao",
+        partial(torchao, name="AdamWFp8"), partial(_packed, each=1 + _SCALES, count=2), "torchao"
     ),
     "adamw_schedule_free": OptimizerKind(
-        adamw_schedule_free,
-        partial(_whole, count=2),
-        "schedulefree",
+        adamw_schedule_free, partial(_whole, count=2), "schedulefree"
     ),
-    "lion": OptimizerKind(
-        lion,
-        partial(_whole, count=1),
-        pace=_LION_PACE,
-        pretended=True,
-        starts_at_zero=True,
-    ),
+    "lion": OptimizerKind(lion, partial(_whole, count=1), pace=_LION_PACE, pretended=True),
     "lion8bit": OptimizerKind(
         _bnb(name="Lion", bits=8, paged=False),
         partial(_packed, each=1 + _SCALES, count=1),
@@ -132,13 +115,11 @@ OPTIMIZERS: Mapping[str, OptimizerKind] = {
         prodigy, partial(_whole, count=3), "prodigyopt", pace=None, beta1_moment=True
     ),
     "prodigy_schedule_free": OptimizerKind(
-        prodigy_schedule_free,
-        _prodigy_schedule_free,
-        "prodigyplus",
-        pace=None,
+        prodigy_schedule_free, _prodigy_schedule_free, "prodigyplus", pace=None
     ),
     "came": OptimizerKind(came, partial(_rows_and_columns, whole=1, factored=2), "came_pytorch"),
-    "muon": OptimizerKind(muon, _muon),
+    # The momentum of matrices, the two moments of the rest.
+    "muon": OptimizerKind(muon, lambda shape: _whole(shape, 1 if len(shape) == 2 else 2)),
     "sgd": OptimizerKind(sgd, partial(_whole, count=0), pace=None, beta1_moment=True),
 }
 """By their names in the run file."""

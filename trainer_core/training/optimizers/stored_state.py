@@ -38,11 +38,7 @@ _SAME_STATE = frozenset({"adamw", "adamw8bit"})
 
 _State = dict[str, Tensor]
 
-_TYPES: Mapping[type, torch.dtype] = {
-    bool: torch.bool,
-    int: torch.int64,
-    float: torch.float64,
-}
+_TYPES: Mapping[type, torch.dtype] = {bool: torch.bool, int: torch.int64, float: torch.float64}
 
 
 def goes_on(before: str, after: str) -> bool:
@@ -89,7 +85,6 @@ def load_optimizer_tensors(
     """Put back what `optimizer_tensors` listed.
 
     Args:
-        optimizer: An optimizer over the same parameters.
         tensors: Tensors by name; names without the optimizer's prefix are ignored.
         stored: The groups that the parameters were sorted into then; unset: the same as now.
 
@@ -127,9 +122,7 @@ def _sorted(
 
 
 def _fill_moments(
-    optimizer: torch.optim.Optimizer,
-    states: Mapping[Tensor, _State],
-    groups: Mapping[int, _State],
+    optimizer: torch.optim.Optimizer, states: Mapping[Tensor, _State], groups: Mapping[int, _State]
 ) -> None:
     """Fill in moments, in the number format that is wanted now."""
     places = {each: index for index, each in enumerate(states)}
@@ -164,9 +157,7 @@ def _check_moments(index: int, state: Mapping[str, Tensor], parameter: Tensor) -
 
 
 def _fill(
-    optimizer: torch.optim.Optimizer,
-    states: Mapping[Tensor, _State],
-    groups: Mapping[int, _State],
+    optimizer: torch.optim.Optimizer, states: Mapping[Tensor, _State], groups: Mapping[int, _State]
 ) -> None:
     """Let the optimizer make a state of its own, and fill it."""
     prototype(optimizer)

@@ -46,10 +46,7 @@ class Manifest:
     """What a run needs of its samples.
 
     Attributes:
-        family: The base's family.
         variant: What the samples were encoded for, such as ``edit``.
-        dataset: The encoded samples.
-        prompts: The encoded preview prompts.
     """
 
     family: str
@@ -119,9 +116,6 @@ def write_manifest(path: Path, cache: Manifest) -> None:
 
 def read_manifest(path: Path) -> Manifest:
     """Read the list and check that every file it names is there.
-
-    Returns:
-        The cache.
 
     Raises:
         DatasetError: When the list is damaged or of a newer version, or files are missing.

@@ -66,8 +66,8 @@ from ...offload.machine import Machine
 from ...types import ClipPart, FrameGrid, Sample
 from ...weights.base_location import BaseLocation, file_identity, folder_identity
 from ...weights.loading import file_settings
-from ..observer import EndedEarlyError, Noted, Observer, Warned, told_or_ended
-from ..step.processes import Processes, end_where_asked
+from ..observer import Noted, Observer, RunCancelledError, Warned, report_progress
+from ..step.processes import Processes, cancel_together
 from .cache_manifest import SUFFIX, Manifest, check_texts, read_manifest, write_manifest
 from .finished_cache import check_finished, require_variant, unmet
 
@@ -80,10 +80,6 @@ class Prepared:
     """What a run needs before it loads the denoiser.
 
     Attributes:
-        family: The base's family.
-        location: Where the base is.
-        dataset: The encoded samples.
-        prompts: The encoded preview prompts.
         encoders: Where the decoder for previews comes from.
     """
 
@@ -100,14 +96,7 @@ class Prepared:
         return {str(size): counts[size] for size in sorted(counts)}
 
     def sampler(self, transformer: torch.nn.Module, device: torch.device) -> Sampler:
-        """Generate on a denoiser of this base.
-
-        Args:
-            device: Where it lives.
-
-        Returns:
-            A sampler that decodes with this base's VAE.
-        """
+        """Generate on a denoiser of this base, and decode with its VAE."""
         return Sampler(self.family, self.location, transformer, self.encoders.decoder(), device)
 
 
@@ -131,12 +120,9 @@ def prepare(
         family: The base's, where the caller made it; unset: the one that the run file names.
         check: May refuse the base that was found, before anything is encoded for it.
 
-    Returns:
-        Everything the run needs before the denoiser.
-
     Raises:
         InputError: When dataset, base or previews cannot be used.
-        EndedEarlyError: In every process, when the first was cancelled while it encoded.
+        RunCancelledError: In every process, when the first was cancelled while it encoded.
     """
     family = (family or get_family(config.family)).of_base(config.base)
     _keep_cache_within(config, within)
@@ -146,8 +132,7 @@ def prepare(
             check(finished.location)
         _warn(observer, processes, unmet(config, finished.dataset))
         return finished
-    _require_dataset(config)
-    memory = _memory(config)
+    memory = FileMemory(cache_folder(config), trust=not config.cache.verify)
     endpoints = endpoint_kinds(config.dataset, family.starts)
     found = _scan(config, within, memory, family.clips)
     _warn(observer, processes, found.problems)
@@ -162,14 +147,22 @@ def prepare(
         samples, config.dataset, family.latents.size_multiple, family.latents.control_size
     )
     encoders = _source(config, family, location, processes, make_source, machine)
-    warnings = _found_notes(found.samples, config.dataset, weighs=encoders.weighs)
-    _begin_encoding(config, observer, processes)
+    # An error among these stops before anything is encoded.
+    warnings = warnings_before(found.samples, config.dataset, weighs=encoders.weighs)
+    warnings = (*warnings, *caption_notes(found.samples, config.dataset))
+    if processes.index == 0:
+        for note in remove_leftovers(*cache_folders(cache_folder(config))):
+            observer.notify(Noted(note))
+    else:
+        cancel_together(processes, False)  # until the first has encoded; the others then only read
     encode = functools.partial(_encode, config, family, location, plan, memory, encoders, endpoints)
     with contextlib.closing(encoders):
         dataset, prompts = _encode_in_order(encode, observer, processes)
     if processes.index == 0:
         collect_cache(config, dataset, prompts, observer)
-        notes = *_cache_notes(dataset), *_long_captions(config, found.samples, location, encoders)
+        again = (f"{each}, was damaged and is encoded again" for each in dataset.damaged)
+        long = _long_captions(config, found.samples, location, encoders)
+        notes = (*dataset.problems, *again, *long)
         if endpoints and (first := _first_clip(plan)) and config.preview.prompts:
             beside = "" if not any(config.preview.controls) else " without an image of their own"
             observer.notify(Noted(f"previews{beside} begin with the first frame of {first.name}"))
@@ -177,23 +170,18 @@ def prepare(
     return Prepared(family, location, dataset, prompts, encoders)
 
 
-def _begin_encoding(config: RunConfig, observer: Observer, processes: Processes) -> None:
-    """Let the first process go on; the others wait until it has encoded, and then only read."""
-    if processes.index > 0:
-        end_where_asked(processes, False)
-        return
-    for note in remove_leftovers(*cache_folders(cache_folder(config))):
-        observer.notify(Noted(note))
-
-
 def _scan(
-    config: RunConfig,
-    within: AllowedFolders | None,
-    memory: FileMemory,
-    grid: FrameGrid | None,
+    config: RunConfig, within: AllowedFolders | None, memory: FileMemory, grid: FrameGrid | None
 ) -> Scan:
+    """The samples of a run's folders; a slider has none."""
     if config.dataset.slider.is_on:
         return Scan((), ())
+    if not config.dataset.path:
+        raise ConfigError(
+            "dataset.path: nothing",
+            "a folder with images and captions",
+            "Set dataset.path in the run file or on the command line: dataset.path=FOLDER.",
+        )
     return scan_all(config.dataset, within, seed=config.seed, remembered=memory, grid=grid)
 
 
@@ -201,28 +189,6 @@ def _warn(observer: Observer, processes: Processes, notes: Iterable[str]) -> Non
     """Once, of however many processes."""
     for note in notes if processes.index == 0 else ():
         observer.notify(Warned(note))
-
-
-def _require_dataset(config: RunConfig) -> None:
-    if not config.dataset.path and not config.dataset.slider.is_on:
-        raise ConfigError(
-            "dataset.path: nothing",
-            "a folder with images and captions",
-            "Set dataset.path in the run file or on the command line: dataset.path=FOLDER.",
-        )
-
-
-def _cache_notes(dataset: CachedDataset) -> list[str]:
-    again = (f"{each}, was damaged and is encoded again" for each in dataset.damaged)
-    return [*dataset.problems, *again]
-
-
-def _found_notes(
-    samples: Sequence[Sample], dataset: DatasetSection, *, weighs: bool
-) -> tuple[str, ...]:
-    """What the samples alone tell; an error among it stops before anything is encoded."""
-    warnings = warnings_before(samples, dataset, weighs=weighs)
-    return (*warnings, *caption_notes(samples, dataset))
 
 
 def _trainable(
@@ -246,10 +212,6 @@ def _trainable(
     return trained
 
 
-def _memory(config: RunConfig) -> FileMemory:
-    return FileMemory(cache_folder(config), trust=not config.cache.verify)
-
-
 def _long_captions(
     config: RunConfig, samples: Sequence[Sample], location: BaseLocation, encoders: EncoderSource
 ) -> Sequence[str]:
@@ -271,11 +233,11 @@ def _encode_in_order(
     if processes.index > 0:
         return encode(lambda done, total: None)
     try:
-        encoded = encode(functools.partial(told_or_ended, observer, "images and captions"))
-    except EndedEarlyError:
-        end_where_asked(processes, True)
+        encoded = encode(functools.partial(report_progress, observer, "images and captions"))
+    except RunCancelledError:
+        cancel_together(processes, True)
         raise
-    end_where_asked(processes, False)
+    cancel_together(processes, False)
     return encoded
 
 
@@ -358,9 +320,6 @@ def _first_frame(plan: Plan) -> Callable[[], Image.Image] | None:
 def save_manifest(config: RunConfig, prepared: Prepared) -> Path:
     """Write the list of a finished cache, so that it can be trained without its encoders.
 
-    Args:
-        prepared: What `prepare` gave for it.
-
     Returns:
         The file, named after the run and the content, in the cache's folder.
 
@@ -390,8 +349,6 @@ def collect_cache(
     """Keep the cache within ``cache.max_gb``, and say what was removed.
 
     Args:
-        prompts: As well.
-        observer: Hears what was done.
         dry: Whether to say only what would be removed.
         requested: Whether to say also that nothing has to be removed, or that another process is
             at it.

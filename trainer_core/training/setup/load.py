@@ -1,45 +1,52 @@
-"""A run with everything in memory, ready for its first step."""
+"""Loads a run: base, adapter, and what the base makes before the first step."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from ...adapter_files.factors.base_adapters import BaseAdapters
+from ...adapter_files.factors.base_adapters import BaseAdapters, put_on_base
 from ...adapter_files.names.text_names import is_text_layer
+from ...adapter_files.write.adapter_file import check_layouts
 from ...adapters import AttachedAdapter
 from ...adapters.parameter_groups import pace_notes, parameter_groups
 from ...adapters.warm_start import start_from
 from ...adapters.weight_norm import WeightNormLimit, weight_norms
+from ...bases.base_adapters import read_base_adapters
 from ...config import OptimizerSection, RunConfig
 from ...config.defaults import run_length
 from ...config.optimizer import waits_note
 from ...data.cache.build import cache_folder
-from ...offload.load_base import PlacedBase
+from ...device import DTYPES, is_out_of_memory, release_memory
+from ...offload.block_selection import repeated_blocks
+from ...offload.checkpointed_blocks import checkpoint_blocks
+from ...offload.empty_base import empty_base
+from ...offload.load_base import HOST_KEEPS, PlacedBase, load_base
 from ...offload.machine import Machine
-from ...offload.step_pace import StepPace
-from ...offload.swapped import repeated_blocks
-from ..checkpoints.average import averages_of
+from ...offload.possible_plans import StepPace
+from ...quantization.quantized_linear import set_compute
 from ..checkpoints.best_loss import BestLoss, measured_by
-from ..checkpoints.longer_run import PlannedAnew, planned_anew, replan_note
-from ..checkpoints.state import TrainState
-from ..memory.out_of_memory import explained
-from ..metrics.ledger import Ledger
+from ..checkpoints.ema import averages_of
+from ..checkpoints.longer_run import ReplannedSchedule, replan_note, replan_schedule
+from ..checkpoints.train_state import TrainState
+from ..memory.device_errors import explained, first_line, full_memory_error
+from ..metrics.loss_ledger import Ledger
 from ..objectives.preservation import Preservation, compute_missing, plan_trajectories
+from ..objectives.preservation_twins import without_adapter
 from ..objectives.slider import made_images
-from ..observer import CacheProgress, EndedEarlyError, Noted, Observer, Warned, told_or_ended
+from ..observer import CacheProgress, Noted, Observer, RunCancelledError, Warned, report_progress
 from ..optimizers import OPTIMIZERS, make_optimizer
+from ..prepare.attach import attach_adapter
 from ..prepare.encode_dataset import Prepared
 from ..step.objective import make_learned
-from ..step.processes import Processes, end_where_asked
-from .load_denoiser import load_adapted
-from .start import Start
+from ..step.processes import Processes, cancel_together
+from .starting_point import Start
 
 _BY_HAND = {
     "training.optimizer.learning_rate",
@@ -59,7 +66,7 @@ class Loaded:
         state: The adapter in training.
         steps: Length of the run.
         preservation: What the base is held to.
-        anew: How the learning rate goes on of a run that was made longer.
+        replanned: How the learning rate goes on of a run that was made longer.
         slider: The images that a slider is trained on.
         pace: What the planner knows of a step's time.
         may_grow: Whether blocks may be moved onto the device where there is room.
@@ -76,7 +83,7 @@ class Loaded:
     observer: Observer
     steps: int
     preservation: Preservation | None
-    anew: PlannedAnew | None
+    replanned: ReplannedSchedule | None
     slider: Preservation | None
     pace: StepPace | None
     may_grow: bool
@@ -106,22 +113,16 @@ def load(
     """Load the base, attach the adapter and bring it to where the run starts.
 
     Args:
-        data: What `prepare` gave.
-        precision: The number format that is computed in.
-        start: Where the run starts.
         base: Identity of the base's weights.
-        machine: What the run may take of the computer.
         at_end: Takes down what must not outlive the run, however it ends.
-        pace: What the planner knows of a step's time; None where nothing was planned.
-        may_grow: Whether blocks may be moved onto the device where there is room.
 
     Raises:
         InputError: When base, adapter or start do not fit each other.
         StorageError: When what is cached before the first step cannot be written.
-        EndedEarlyError: In every process, when the run was cancelled meanwhile.
+        RunCancelledError: In every process, when the run was cancelled meanwhile.
     """
     with processes.turn():
-        placed, beside, adapter = load_adapted(
+        placed, beside, adapter = _load_adapted(
             config, data, precision, processes, observer, machine, at_end
         )
         transformer = placed.transformer
@@ -131,7 +132,7 @@ def load(
         norms = weight_norms(adapter) if config.training.max_weight_norm else None
         blocks = repeated_blocks(transformer, data.family.layers.repeated_blocks)
         processes.shard(transformer, blocks, adapter.parameters())
-    preservation, slider = _made_before(
+    preservation, slider = _generate_by_base(
         config,
         data,
         transformer,
@@ -149,11 +150,16 @@ def load(
         _notify_of_adapter(adapter, config.training.optimizer, observer, summary)
     state = _initial_state(config, adapter, norms)
     state.ledger = Ledger(len(data.dataset), lambda index: data.dataset.items[index].name)
-    if (note := _restore(state, start, config)) and processes.index == 0:
-        observer.notify(Noted(note))
-    steps, anew = run_length(config), planned_anew(config, start.checkpoint)
-    if anew is not None and processes.index == 0:
-        _notify_of_plan(config, anew, state.step, observer)
+    if start.checkpoint is not None:
+        note = state.restore(start.checkpoint, config.training.optimizer)
+        if any(each.setting in _BY_HAND for each in start.changes):
+            state.restores = 0
+        if note and processes.index == 0:
+            observer.notify(Noted(note))
+    steps, replanned = run_length(config), replan_schedule(config, start.checkpoint)
+    # Once: a run that is stopped again goes on as it was told.
+    if replanned is not None and replanned.step == state.step and processes.index == 0:
+        observer.notify(Noted(replan_note(config, replanned)))
     return Loaded(
         config=config,
         data=data,
@@ -165,12 +171,163 @@ def load(
         observer=observer,
         steps=steps,
         preservation=preservation,
-        anew=anew,
+        replanned=replanned,
         slider=slider,
         pace=pace,
         may_grow=may_grow,
         checkpoints=start.folder.parent if start.folder else None,
     )
+
+
+def _load_adapted(
+    config: RunConfig,
+    data: Prepared,
+    precision: str,
+    processes: Processes,
+    observer: Observer,
+    machine: Machine,
+    at_end: contextlib.ExitStack,
+) -> tuple[PlacedBase, BaseAdapters, AttachedAdapter]:
+    """Load a run's base and attach a new adapter, with more blocks swapped where memory is full.
+
+    Args:
+        observer: Told when the base cannot be multiplied as the run file says.
+        at_end: As `load_base`, and gives back the RAM of blocks' inputs.
+
+    Returns:
+        The base, what is part of it, and its adapter. They are on the CPU where no device is to
+        hold them whole.
+
+    Raises:
+        InputError: When base and adapter do not fit each other, or as `load_base`.
+        RunError: When the device's memory is full although all blocks are swapped.
+    """
+    while True:
+        try:
+            with contextlib.ExitStack() as attempt:
+                found = _load_once(config, data, precision, processes, observer, machine, attempt)
+                at_end.push(attempt.pop_all())
+                return found
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            reason = first_line(error)
+        # Behind the handler: the error's frames hold what was loaded.
+        release_memory(processes.device)
+        config = _with_more_swapped(config, data, processes, reason)
+        count = config.memory.blocks_to_swap
+        observer.notify(
+            Warned(f"Memory was full at loading ({reason}): {count} blocks are swapped.")
+        )
+
+
+def _with_more_swapped(
+    config: RunConfig, data: Prepared, processes: Processes, reason: str
+) -> RunConfig:
+    memory, before = config.memory, config.memory.blocks_to_swap or 0
+    lent = data.family.lent is not None
+    refused = HOST_KEEPS if lent else _unchangeable(config, processes)
+    most = 0 if lent else empty_base(data.location, data.family).blocks
+    if refused or not memory.gradient_checkpointing or before >= most:
+        why = refused or f"{before} of {most} blocks are swapped"
+        found = f"the device's memory is full when the base is loaded ({reason}), and {why}"
+        raise full_memory_error(found, "the base and its adapter")
+    count = min(max(1, 2 * before), most)
+    checkpoints = memory.blocks_to_checkpoint
+    more = {
+        "blocks_to_swap": count,
+        "blocks_to_checkpoint": None if checkpoints is None else max(checkpoints, count),
+    }
+    return config.model_copy(update={"memory": memory.model_copy(update=more)})
+
+
+def _unchangeable(config: RunConfig, processes: Processes) -> str | None:
+    """Why a run cannot swap more blocks than it was told to."""
+    if processes.sharded:
+        return "the base is in parts (FSDP2)"
+    # Weights stay on the device, beside which exact_delta puts the adapter's.
+    return "adapter.exact_delta is true" if config.adapter.exact_delta else None
+
+
+def _load_once(
+    config: RunConfig,
+    data: Prepared,
+    precision: str,
+    processes: Processes,
+    observer: Observer,
+    machine: Machine,
+    at_end: contextlib.ExitStack,
+) -> tuple[PlacedBase, BaseAdapters, AttachedAdapter]:
+    device = torch.device("cpu") if processes.sharded else processes.device
+    base = load_base(
+        config.memory, data.family, data.location, DTYPES[precision], device, machine, at_end
+    )
+    transformer = base.transformer
+    if data.location.reads_tokens:
+        data.encoders.join_text(transformer, DTYPES[precision], device, at_end)
+    _choose_products(config, transformer, processes, observer)
+    beside = put_on_base(
+        transformer,
+        data.family.layers.key_map,
+        read_base_adapters(config.base, data.family),
+        merge=not config.memory.blocks_to_swap,
+    )
+    base.mark(True)  # weights that an adapter was merged into are other tensors
+    if beside.unrepaired and processes.index == 0:
+        first, count = beside.unrepaired[0], len(beside.unrepaired)
+        observer.notify(
+            Warned(
+                f"{count} layers in {config.memory.base_format}, such as {first}, have no part in "
+                "the accuracy-recovery adapter and stay rounded"
+            )
+        )
+    if beside.beside and config.adapter.exact_delta and processes.index == 0:
+        observer.notify(
+            Warned(
+                f"adapter.exact_delta changes nothing in {len(beside.beside)} layers, which have "
+                "adapters of the base beside their weights"
+            )
+        )
+    checkpoints = checkpoint_blocks(
+        transformer,
+        data.family,
+        config.memory,
+        processes.device,
+        machine,
+        at_end,
+        may_keep=not processes.sharded and config.training.recovery.smaller,
+    )
+    base.refusal = base.refusal or _unchangeable(config, processes)
+    if checkpoints is None:
+        base.refusal = base.refusal or "none is checkpointed"
+    else:
+        base.before_swap = checkpoints.chosen.update
+        # A step that one process makes again would wait for the others' parts for ever.
+        if not processes.sharded:
+            base.checkpoint_all = checkpoints.checkpoint_all
+            base.uncheckpointed = checkpoints.uncheckpointed
+            base.needs_choice, base.keep = checkpoints.needs_choice, checkpoints.keep
+    adapter = attach_adapter(transformer, data.family, config).train()
+    if not processes.sharded:
+        # A host, or the next run, goes on with the base's own layers.
+        at_end.callback(adapter.detach)
+    base.send_rest()  # the factors of a swapped block were made where its weights lie
+    # Hours of training must not end at a file that cannot be written.
+    check_layouts(adapter.state(), config.output.layouts, data.family.layers.key_map)
+    return base, beside, adapter
+
+
+def _choose_products(
+    config: RunConfig, transformer: nn.Module, processes: Processes, observer: Observer
+) -> None:
+    taken = set_compute(transformer, config.memory.compute)
+    if config.memory.compute == "8bit" and not taken and processes.index == 0:
+        observer.notify(
+            Warned(
+                f"memory.compute is 8bit, and {processes.device} can multiply no weight of this "
+                "base in 8 bits: the run computes with dense weights"
+            )
+        )
 
 
 def _initial_state(
@@ -186,17 +343,7 @@ def _initial_state(
     return TrainState(adapter, optimizer, learned=learned, average=average, limit=limit, best=best)
 
 
-def _restore(state: TrainState, start: Start, config: RunConfig) -> str:
-    """Restore the checkpoint, where there is one; what is not taken over from it, in words."""
-    if start.checkpoint is None:
-        return ""
-    note = state.restore(start.checkpoint, config.training.optimizer)
-    if any(each.setting in _BY_HAND for each in start.changes):
-        state.returns = 0
-    return note
-
-
-def _made_before(
+def _generate_by_base(
     config: RunConfig,
     data: Prepared,
     transformer: torch.nn.Module,
@@ -206,87 +353,56 @@ def _made_before(
     processes: Processes,
     observer: Observer,
 ) -> tuple[Preservation | None, Preservation | None]:
-    """What the base makes before the first step: points that it is held to, a slider's images."""
-    # It depends on the numbers that the base computes with.
+    """Let the base, without its adapter, make what a run needs of it before the first step.
+
+    Returns:
+        The points that the base is held to, and the images of a slider.
+    """
+    # They depend on the numbers that the base computes with.
     ways = (config.memory.base_format, config.memory.compute)
     numbers = " ".join([base, *(way for way in ways if way not in {"auto", "dense"})])
-    make = functools.partial(_made_by_base, config, data, transformer, adapter, processes, observer)
-    place = cache_folder(config)
     plan = functools.partial(
-        plan_trajectories, config, data.family, data.location, data.dataset, place, numbers
+        plan_trajectories,
+        config,
+        data.family,
+        data.location,
+        data.dataset,
+        cache_folder(config),
+        numbers,
     )
-    kept, images = plan(), plan(slider=True)
-    preservation = make(kept, "samples of what the base does, to keep it")
-    slider = make(images, "images to train the slider on")
+    preservation, slider = plan(), plan(slider=True)
+    predict = functools.partial(
+        data.family.prediction.predict, transformer, guidance=config.training.guidance
+    )
+    device, size = processes.device, config.training.batch_size
+    for trajectories, what in (
+        (preservation, "samples of what the base does, to keep it"),
+        (slider, "images to train the slider on"),
+    ):
+        if trajectories is None:
+            continue
+        report = functools.partial(report_progress, observer, what)
+        if processes.sharded:
+            # The others may be in the middle of a pass, so this is not left half way.
+            report = lambda done, total, what=what: observer.notify(  # noqa: E731
+                CacheProgress(done, total, what)
+            )
+        cancelled = False
+        with without_adapter(adapter), processes.leading(transformer) as leads:
+            try:
+                if leads:
+                    compute_missing(trajectories, predict, transformer, device, size, report)
+            except RunCancelledError:
+                cancelled = True
+        # The others wait here and then only read.
+        cancel_together(processes, cancelled)
     if slider is not None:
         data.dataset.made = made_images(slider)
     return preservation, slider
 
 
-def _made_by_base(
-    config: RunConfig,
-    data: Prepared,
-    transformer: torch.nn.Module,
-    adapter: AttachedAdapter,
-    processes: Processes,
-    observer: Observer,
-    kept: Preservation | None,
-    what: str,
-) -> Preservation | None:
-    """Let the base, without its adapter, make the images that are not cached."""
-    if kept is None:
-        return None
-    adapter.strength = 0.0
-    done = True
-    with processes.leading(transformer) as leads:
-        if leads:
-            predict = functools.partial(
-                data.family.prediction.predict, transformer, guidance=config.training.guidance
-            )
-            compute = functools.partial(
-                compute_missing,
-                kept,
-                predict,
-                transformer,
-                processes.device,
-                config.training.batch_size,
-            )
-            done = _made(compute, what, processes, observer)
-    adapter.strength = 1.0
-    # The others wait here and then only read.
-    end_where_asked(processes, not done)
-    return kept
-
-
-def _made(
-    compute: Callable[[Callable[[int, int], None]], int],
-    what: str,
-    processes: Processes,
-    observer: Observer,
-) -> bool:
-    """Let the base make images; False where the run was cancelled meanwhile."""
-    tell = functools.partial(told_or_ended, observer, what)
-    if processes.sharded:
-        # The others may be in the middle of a pass, so this is not left half way.
-        tell = lambda done, total: observer.notify(CacheProgress(done, total, what))  # noqa: E731
-    try:
-        compute(tell)
-    except EndedEarlyError:
-        return False
-    return True
-
-
-def _notify_of_plan(config: RunConfig, anew: PlannedAnew, step: int, observer: Observer) -> None:
-    # Once: a run that is stopped again goes on as it was told.
-    if anew.step == step:
-        observer.notify(Noted(replan_note(config, anew)))
-
-
 def _notify_of_adapter(
-    adapter: AttachedAdapter,
-    settings: OptimizerSection,
-    observer: Observer,
-    warm_start: str,
+    adapter: AttachedAdapter, settings: OptimizerSection, observer: Observer, warm_start: str
 ) -> None:
     for note in [*adapter.notes, *([warm_start] if warm_start else [])]:
         observer.notify(Noted(note))

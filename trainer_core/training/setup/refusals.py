@@ -11,12 +11,12 @@ from ...families.lent import OF_FILES
 from ...families.trainable_text import with_text
 from ...inference.encoders import check_frames
 from ...inference.second_model import locate_second
+from ...offload.block_selection import chosen_blocks, swapped_blocks
 from ...offload.empty_base import empty_base
-from ...offload.swapped import chosen_blocks, swapped_blocks
 from ...types import AdapterState
 from ...weights.base_location import BaseLocation
 from ...weights.base_path import names_hub
-from ..checkpoints.base_marks import base_adapter_marks
+from ..checkpoints.base_adapter_marks import base_adapter_marks
 from ..checkpoints.settings_changes import CONTENTS, compared_settings
 from ..observer import SilentObserver
 from ..optimizers import require_optimizer
@@ -25,7 +25,7 @@ from ..step.objective import require_weighting
 from ..step.processes import Processes, Shares
 from ..step.sharding import check_settings
 from ..step.token_routing import require_routable, routed_blocks
-from .start import Start, belonging_start, start_identity
+from .starting_point import Start, matching_start, start_identity
 
 
 def require_possible(config: RunConfig, family: Family, processes: Processes) -> None:
@@ -91,7 +91,7 @@ def require_resumable(
     initial, marks = start_identity(config, known), base_adapter_marks(config.base)
     settings = compared_settings(with_text(config), precision, "", "", initial, adapters=marks)
     settings |= {path: known.settings.get(path) for path in CONTENTS}
-    start, config = belonging_start(
+    start, config = matching_start(
         start, settings, config, family, precision, processes, SilentObserver()
     )
     start.fitted(settings, config, family, processes, SilentObserver())

@@ -6,7 +6,6 @@ import functools
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 from ...config import RunConfig, dataset_folders
 from ...data.batches import BatchPlan, load_batch
@@ -16,12 +15,19 @@ from ...data.views import Views
 from ...diffusion.sigma import band_shares, make_quantile
 from ...errors import DatasetError
 from ...types import Batch, Bucket, PreservedBatch
+from ..objectives.preservation_twins import BaseAnswers, Twins
 from ..objectives.slider import SliderAnswers
-from ..objectives.twins import BaseAnswers, Twins
 from ..objectives.validation import FixedSamples, Measuring, hold_out, trained_alike
+from ..step.batch_sizes import batch_sizes
 from ..step.micro_batch import StepMaker
-from ..step.objective import at_noise, make_loss, make_weighting, sides, times_trained, with_noises
-from ..step.pass_sizes import batch_sizes
+from ..step.objective import (
+    at_noise,
+    make_loss,
+    make_weighting,
+    strength_signs,
+    times_trained,
+    with_noises,
+)
 from .load import Loaded
 
 _FIFTHS = 5
@@ -70,9 +76,7 @@ def step_maker(
     """What computes a run's micro-batches.
 
     Args:
-        plan: The order of its samples.
         part: ``(index, count)`` of this process's part of each micro-batch.
-        passes: As `Processes.passes`.
     """
     config, kept = run.config, run.preservation
     loss, noises = config.training.loss, config.training.noises_per_latent
@@ -114,8 +118,8 @@ def step_maker(
         parameterization=run.data.family.prediction.parameterization,
         passes=passes,
         stratified=config.training.sigma.stratified,
-        load_twins=_no_twins if twins is None else _with_noises(twins, noises),
-        sides=sides(config),
+        load_twins=(lambda step, micro: None) if twins is None else _with_noises(twins, noises),
+        signs=strength_signs(config),
     )
 
 
@@ -138,10 +142,6 @@ def base_answers(run: Loaded, maker: StepMaker) -> StepMaker:
     return replace(maker, answered=answers)
 
 
-def _no_twins(step: int, micro: int) -> None:
-    """Of a run that holds its base to nothing of its own samples."""
-
-
 def _with_noises(load: Twins, noises: int) -> Callable[[int, int], tuple[Batch, int] | None]:
     """Twins have the noises of the samples that they are twins of."""
 
@@ -153,20 +153,13 @@ def _with_noises(load: Twins, noises: int) -> Callable[[int, int], tuple[Batch, 
     return again
 
 
-class Samples(NamedTuple):
+def measured_samples(run: Loaded) -> tuple[FixedSamples | None, FixedSamples | None]:
     """What a run measures the loss on.
 
-    Attributes:
-        held: Held-out samples.
-        trained: As many trained ones, to compare with; None where all are ordinary images.
+    Returns:
+        Held-out samples, None where there are none; and as many trained ones to compare with, None
+        where all are ordinary images.
     """
-
-    held: FixedSamples
-    trained: FixedSamples | None
-
-
-def measured_samples(run: Loaded) -> Samples | None:
-    """What a run measures the loss on; None where it holds nothing out."""
     config, dataset = run.config, run.data.dataset
     settings = config.dataset.validation
     count, quantile = settings.noise_levels, _quantiles(run)
@@ -185,7 +178,7 @@ def measured_samples(run: Loaded) -> Samples | None:
         config.training.loss.sound,
     )
     held = hold_out(dataset, settings.most, measuring)
-    return None if held is None else Samples(held, trained_alike(dataset, held, measuring))
+    return held, held and trained_alike(dataset, held, measuring)
 
 
 def describe_levels(run: Loaded) -> list[str]:

@@ -37,7 +37,6 @@ def compiled(
 
     Args:
         blocks: With their adapter and their hooks.
-        device: Where they compute.
         warn: Told in one line when some of them go on as they are, and why.
         backend: Of ``torch.compile``.
     """

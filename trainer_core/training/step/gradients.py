@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import Tensor
 
-from .micro_batch import MicroStep
+from .micro_batch import MicroStep, gathered
 
 
 def go_backward(
@@ -18,7 +17,6 @@ def go_backward(
 
     Args:
         parts: Of the micro-batch; a single one where it is whole.
-        backward: Adds the gradients of a loss.
 
     Returns:
         The micro-batch as a whole, so that processes tell each other equally much of a step
@@ -31,13 +29,7 @@ def go_backward(
     if len(done) == 1:
         return done[0]
     errors = [each.errors for each in done if each.errors is not None]
-    return MicroStep(
-        functools.reduce(torch.add, [each.loss.detach() for each in done]),
-        tuple(sigma for each in done for sigma in each.sigmas),
-        tuple(name for each in done for name in each.names),
-        tuple(position for each in done for position in each.positions),
-        torch.cat(errors) if errors else None,
-    )
+    return gathered(done, [each.loss.detach() for each in done], errors)
 
 
 def forget_gradients(parameters: Sequence[torch.nn.Parameter]) -> None:

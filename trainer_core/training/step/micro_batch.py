@@ -17,7 +17,7 @@ from ...diffusion.streams import join_streams, stream_shapes, stream_weights
 from ...diffusion.weighting import SigmaWeight
 from ...errors import NonFiniteError
 from ...types import Batch, Conditioning, PreservedBatch
-from .noise_level_draws import Draw, independent_draw, stratified_draw
+from .noise_draws import Draw, independent_draw, stratified_draw
 from .processes import Processes
 
 Predict = Callable[[Tensor, Tensor, Sequence[Conditioning], Sequence[Tensor]], Tensor]
@@ -45,6 +45,19 @@ class MicroStep:
     names: tuple[str, ...]
     positions: tuple[int, ...] = ()
     errors: Tensor | None = None
+
+
+def gathered(
+    parts: Sequence[MicroStep | Points], losses: Sequence[Tensor], errors: Sequence[Tensor]
+) -> MicroStep:
+    """What parts of a micro-batch gave together."""
+    return MicroStep(
+        functools.reduce(torch.add, losses),
+        tuple(sigma for each in parts for sigma in each.sigmas),
+        tuple(name for each in parts for name in each.names),
+        tuple(position for each in parts for position in each.positions),
+        torch.cat(list(errors)) if errors else None,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +136,25 @@ class Points:
         ]
         sigma = send(torch.tensor(self.sigmas, dtype=torch.float32), device)
         return send(self.noisy, device), sigma, texts, [send(e, device) for e in self.controls]
+
+    def part(self, start: int, end: int) -> Points:
+        """Those from `start` to before `end`."""
+        chosen, count = slice(start, end), len(self.sigmas)
+        return replace(
+            self,
+            names=self.names[chosen],
+            noisy=self.noisy[chosen],
+            sigmas=self.sigmas[chosen],
+            target=self.target[chosen],
+            controls=tuple(each[chosen] for each in self.controls),
+            conditionings=self.conditionings[chosen],
+            weights=self.weights[chosen],
+            masks=None if self.masks is None else self.masks[chosen],
+            positions=self.positions[chosen],
+            directions=self.directions[chosen],  # of the first ones
+            # The base says the targets of the last ones.
+            of_base=max(0, end - max(start, count - self.of_base)),
+        )
 
     def shapes(self) -> list[torch.Size]:
         """What points of one pass agree in."""
@@ -213,7 +245,7 @@ def _joined_masks(one: Points, other: Points) -> Tensor | None:
 
 @dataclass(frozen=True, slots=True)
 class StepMaker:
-    """Computes micro-batches.
+    """Computes micro-batches. Steps count from 1, the micro-batches of a step from 0.
 
     Attributes:
         load: Step (from 1) and micro-batch (from 0) to this process's samples of the dataset.
@@ -221,9 +253,7 @@ class StepMaker:
         predict: The family's raw output on the run's base, with the adapter.
         sigma_at: One of a batch's images, and a place in [0, 1], to the sigma below which that
             share of the draws lies.
-        seed: The run's seed.
         part: ``(index, count)``: this process's part of each micro-batch.
-        device: Where the base lives.
         loss_of: Measures a prediction.
         weigh: How much a noise level counts; None: all alike.
         noise_offset: How much noise is added that is the same over a whole channel.
@@ -234,8 +264,8 @@ class StepMaker:
         load_twins: As ``load``, samples at which the base says what it is held to, and the step
             whose independent draws they have.
         answered: Has the base say it, of a step, micro-batch and part; unset: nobody asks.
-        sides: How many micro-batches in a row train the same samples with the same noise, each in
-            another way.
+        signs: How many micro-batches in a row train the same samples with the same noise, each
+            with another sign of the adapter's strength.
         begin: Told the step and the micro-batch that the next passes with gradients are of.
     """
 
@@ -257,19 +287,11 @@ class StepMaker:
     answered: Callable[[Sequence[Points], int, int, int], Sequence[Points]] = (
         lambda points, step, micro, part: points
     )
-    sides: int = 1
+    signs: int = 1
     begin: Callable[[int, int], None] = lambda step, micro: None
 
     def __call__(self, step: int, micro: int) -> MicroStep:
-        """Compute one micro-batch with gradients.
-
-        Args:
-            step: Optimizer step, from 1.
-            micro: Micro-batch within the step, from 0.
-
-        Returns:
-            The loss and what it was measured on.
-        """
+        """Compute one micro-batch with gradients."""
         return self.compute(self.points(step, micro), step, micro)
 
     def points(self, step: int, micro: int) -> Sequence[Points]:
@@ -281,12 +303,7 @@ class StepMaker:
 
         Args:
             points: What goes through the base, one pass each.
-            step: Optimizer step, from 1.
-            micro: Micro-batch within the step, from 0.
             part: Of the micro-batch, from 0; a later one has a dropout of its own.
-
-        Returns:
-            The loss and what it was measured on.
         """
         joined = self.answered(points, step, micro, part)
         # Dropout inside adapters draws from torch's global generators.
@@ -301,25 +318,12 @@ class StepMaker:
         losses += [0.0 * self.loss(joined[0]) for _ in range(wanted - len(joined))]
         counted = [each for each in joined if not each.idle]
         errors = [plain for each, (_, plain) in zip(joined, measured, strict=True) if not each.idle]
-        return MicroStep(
-            functools.reduce(torch.add, losses),
-            tuple(sigma for each in counted for sigma in each.sigmas),
-            tuple(name for each in counted for name in each.names),
-            tuple(position for each in counted for position in each.positions),
-            torch.cat(errors) if errors else None,
-        )
+        return gathered(counted, losses, errors)
 
     def prepare(self, step: int, micro: int) -> Sequence[Points]:
         """Read a micro-batch and mix its noise in, in memory that the device can copy from.
 
         Changes nothing and may be called in any thread.
-
-        Args:
-            step: Optimizer step, from 1.
-            micro: Micro-batch within the step, from 0.
-
-        Returns:
-            What goes through the base, one pass each.
         """
         batch, preserved = self.load(step, micro), self.load_preserved(step, micro)
         points = [] if batch is None else [self._noisy(batch, step)]
@@ -376,11 +380,11 @@ class StepMaker:
 
     def _draws(self, batch: Batch, step: int) -> list[Draw]:
         turns = batch.turns if self.stratified else (None,) * len(batch.positions)
-        # All sides of a sample have one noise.
+        # Both signs of a sample have one noise.
         return [
-            independent_draw(self.seed, step, position // self.sides)
+            independent_draw(self.seed, step, position // self.signs)
             if turn is None
-            else stratified_draw(self.seed, turn.sample, turn.turn // self.sides)
+            else stratified_draw(self.seed, turn.sample, turn.turn // self.signs)
             for turn, position in zip(turns, batch.positions, strict=True)
         ]
 
@@ -398,7 +402,6 @@ def noisy_points(
         batch: `[B, C, h, w]`.
         sigmas: The noise level of each of its samples.
         noise: Of the latents' shape.
-        parameterization: What the raw output stands for.
         noise_of_sound: Of the shape of the sounds, where the batch has any.
     """
     levels = torch.tensor(sigmas)
@@ -483,13 +486,8 @@ def non_finite_error(
     """Say where a run broke.
 
     Args:
-        step: The optimizer step that was not made.
         what: What is not finite, such as "the loss".
-        remedy: How to go on.
         place: Where in the model, in words, where it is known.
-
-    Returns:
-        An error that names step, sigmas and samples.
     """
     samples = ", ".join(
         f"{name} (sigma {sigma:.4f})"

@@ -20,9 +20,7 @@ _KINDS = ("", "the weight", "the output", "the gradient")
 
 
 def broken_place(
-    adapter: AttachedAdapter,
-    compute: Callable[[bool], list[MicroStep]],
-    processes: Processes,
+    adapter: AttachedAdapter, compute: Callable[[bool], list[MicroStep]], processes: Processes
 ) -> str:
     """Compute a broken step once more, and look where it breaks.
 

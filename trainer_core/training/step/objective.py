@@ -32,9 +32,6 @@ def make_learned(settings: LossSection) -> LearnedWeight | None:
 def require_weighting(settings: LossSection, parameterization: Parameterization) -> None:
     """Refuse a weighting that what the base predicts has no formula for.
 
-    Args:
-        settings: ``training.loss``.
-
     Raises:
         ConfigError: As the name says.
     """
@@ -59,28 +56,25 @@ _PREDICTED = {
 
 
 def make_weighting(
-    settings: LossSection,
-    learned: LearnedWeight | None,
-    parameterization: Parameterization = FLOW,
+    settings: LossSection, learned: LearnedWeight | None, parameterization: Parameterization = FLOW
 ) -> SigmaWeight | None:
     """How much each noise level counts; None where all count alike.
 
     Args:
-        settings: ``training.loss``.
         learned: What `make_learned` gave, and the run keeps.
     """
     key = (settings.weighting, settings.snr_gamma, parameterization)
     return learned or make_sigma_weight(*key)
 
 
-def sides(config: RunConfig) -> int:
-    """In how many ways each noisy sample is trained: a slider with both signs of its strength."""
+def strength_signs(config: RunConfig) -> int:
+    """How many signs of the adapter's strength train each noisy sample: of a slider both."""
     return 2 if config.dataset.slider.is_on else 1
 
 
 def times_trained(config: RunConfig) -> int:
     """How often each sample is trained in its step: with each of its noises, in each way."""
-    return config.training.noises_per_latent * sides(config)
+    return config.training.noises_per_latent * strength_signs(config)
 
 
 def passes_of_step(config: RunConfig) -> int:
@@ -95,10 +89,6 @@ def with_noises(
 
     Sigma and noise are drawn by position or turn, of which each noise has its own; those of one
     noise are the plan's.
-
-    Args:
-        load: Step and pass to its samples.
-        times: As `times_trained`.
     """
     if times == 1:
         return load

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -19,15 +19,17 @@ from torch import Tensor
 from ...config import TrainingSection
 from ...device import send
 from ...errors import ConfigError, InputError
-from ..observer import EndedEarlyError
+from ..observer import RunCancelledError
 from .sharding import is_requested, leading, make_mesh, shard
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
 
 
-class Processes(Protocol):
-    """What a run needs to know of the processes that share it.
+class Processes:
+    """The processes that share a run: here a single one, which all others build upon.
+
+    It keeps no process-wide state, so that ComfyUI can host it.
 
     Attributes:
         device: Where this one computes.
@@ -36,13 +38,16 @@ class Processes(Protocol):
         sharded: Whether each keeps a part of the base; a pass through it then takes all of them.
     """
 
-    device: torch.device
-    index: int
-    count: int
-    sharded: bool
+    index: int = 0
+    count: int = 1
+    sharded: bool = False
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
 
     def backward(self, loss: Tensor) -> None:
         """Add the loss's gradients to the parameters of this process."""
+        loss.backward()
 
     def sum_gradients(self, parameters: Sequence[torch.nn.Parameter]) -> None:
         """Replace each gradient by its sum over all processes.
@@ -63,7 +68,7 @@ class Processes(Protocol):
         Returns:
             The sums of ``numbers``, then those of ``on_device``.
         """
-        ...
+        return [*numbers, *(torch.stack(list(on_device)).tolist() if on_device else ())]
 
     def share(self, tensors: Sequence[Tensor]) -> None:
         """Replace each tensor by that of the first process, in place."""
@@ -77,7 +82,7 @@ class Processes(Protocol):
         One after the other, because each needs the system memory of the whole base until it has
         its part.
         """
-        ...
+        return nullcontext()
 
     def shard(
         self,
@@ -96,68 +101,22 @@ class Processes(Protocol):
         Returns:
             A context that says whether this process is the first; every process enters it.
         """
-        ...
+        del module
+        return nullcontext(True)
 
     def passes(self, own: int) -> int:
         """How many passes through the base this process makes where it has use for ``own``.
 
         In a base in parts as many as that one which has most; each has to ask at the same time.
         """
-        ...
-
-
-class SingleProcess:
-    """One process on one device; keeps no process-wide state, so ComfyUI can host it."""
-
-    index = 0
-    count = 1
-    sharded = False
-
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
-
-    def backward(self, loss: Tensor) -> None:
-        """Run autograd."""
-        loss.backward()
-
-    def sum_gradients(self, parameters: Sequence[torch.nn.Parameter]) -> None:
-        """Do nothing: the gradients are complete."""
-
-    def sum_numbers(
-        self, numbers: Sequence[float], on_device: Sequence[Tensor] = ()
-    ) -> list[float]:
-        """Return the numbers."""
-        return _read(numbers, on_device)
-
-    def share(self, tensors: Sequence[Tensor]) -> None:
-        """Do nothing: they are the first process's."""
-
-    def barrier(self) -> None:
-        """Do nothing."""
-
-    def turn(self) -> AbstractContextManager[None]:
-        """Now."""
-        return nullcontext()
-
-    def shard(
-        self,
-        module: torch.nn.Module,
-        blocks: Iterable[torch.nn.Module],
-        whole: Iterable[torch.nn.Parameter],
-    ) -> None:
-        """Do nothing: the base is here already."""
-
-    def leading(self, module: torch.nn.Module) -> AbstractContextManager[bool]:
-        """This is the first process."""
-        del module
-        return nullcontext(True)
-
-    def passes(self, own: int) -> int:
-        """As many as it needs."""
         return own
 
 
-class AccelerateProcesses:
+class SingleProcess(Processes):
+    """One process on one device."""
+
+
+class AccelerateProcesses(Processes):
     """The processes of ``accelerate launch``, or a single one without it.
 
     Args:
@@ -187,11 +146,11 @@ class AccelerateProcesses:
                 "Run `accelerate config` again, or launch with --multi_gpu or, where the base does "
                 "not fit into one GPU, with --use_fsdp --fsdp_version 2.",
             )
-        self.index: int = self._accelerator.process_index
-        self.count: int = self._accelerator.num_processes
-        self.device: torch.device = device if self.count == 1 else self._accelerator.device
+        self.index = self._accelerator.process_index
+        self.count = self._accelerator.num_processes
+        super().__init__(device if self.count == 1 else self._accelerator.device)
         self._mesh = make_mesh(self.device, self.count) if requested and self.count > 1 else None
-        self.sharded: bool = self._mesh is not None
+        self.sharded = self._mesh is not None
 
     def backward(self, loss: Tensor) -> None:
         """Run autograd through accelerate."""
@@ -222,7 +181,7 @@ class AccelerateProcesses:
     ) -> list[float]:
         """Sum in one message."""
         if self.count == 1:
-            return _read(numbers, on_device)
+            return super().sum_numbers(numbers, on_device)
         exact = torch.float32 if self.device.type == "mps" else torch.float64
         own = [send(torch.tensor(numbers, dtype=exact), self.device)]
         own += [torch.stack(list(on_device)).to(exact)] if on_device else []
@@ -285,18 +244,14 @@ class AccelerateProcesses:
         return total
 
 
-def end_where_asked(processes: Processes, requested: bool) -> None:
+def cancel_together(processes: Processes, requested: bool) -> None:
     """End in every process what one of them was asked to end; all wait here for each other.
 
     Raises:
-        EndedEarlyError: In every process.
+        RunCancelledError: In every process.
     """
     if processes.sum_numbers([float(requested)])[0]:
-        raise EndedEarlyError
-
-
-def _read(numbers: Sequence[float], on_device: Sequence[Tensor]) -> list[float]:
-    return [*numbers, *(torch.stack(list(on_device)).tolist() if on_device else ())]
+        raise RunCancelledError
 
 
 class Shares:

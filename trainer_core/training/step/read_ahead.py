@@ -11,26 +11,23 @@ Place = tuple[int, int]
 """Step and micro-batch."""
 
 _DEPTH = 4
+"""The most micro-batches that are kept ready."""
 
 
 class ReadAhead(Generic[Read]):
     """Makes what will be asked for next in a thread; what it gives is what `make` gives.
 
-    An error of `make` comes out where its micro-batch is asked for. Leaving it ends the thread.
+    An error of `make` comes out where its micro-batch is asked for. Closing it ends the thread.
 
     Args:
         make: Step and micro-batch to what is asked for; changes nothing.
         following: The place that is asked for behind one; None behind the last.
-        depth: The most micro-batches that are kept ready.
     """
 
     def __init__(
-        self,
-        make: Callable[[int, int], Read],
-        following: Callable[[int, int], Place | None],
-        depth: int = _DEPTH,
+        self, make: Callable[[int, int], Read], following: Callable[[int, int], Place | None]
     ) -> None:
-        self._make, self._following, self._depth = make, following, depth
+        self._make, self._following = make, following
         # One thread: the order of reading is that of the steps, and a disk is not read crosswise.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="read-ahead")
         self._ready: dict[Place, Future[Read]] = {}
@@ -46,7 +43,7 @@ class ReadAhead(Generic[Read]):
         mine = self._ready.pop(place, None) or self._thread.submit(self._make, *place)
         wanted: list[Place] = []
         following = self._following(*place)
-        while following is not None and len(wanted) < self._depth:
+        while following is not None and len(wanted) < _DEPTH:
             wanted.append(following)
             following = self._following(*following)
         for each in self._ready.keys() - set(wanted):
@@ -60,9 +57,3 @@ class ReadAhead(Generic[Read]):
         """Forget what was read and wait for the thread to end."""
         self._ready.clear()
         self._thread.shutdown(wait=True, cancel_futures=True)
-
-    def __enter__(self) -> ReadAhead[Read]:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

@@ -150,9 +150,6 @@ def leading(module: nn.Module, index: int, device: torch.device) -> Iterator[boo
     end, is its decision alone. An error in it is not sent: the others may be in the middle of a
     pass, and the launcher ends them.
 
-    Args:
-        module: From `shard`.
-
     Yields:
         Whether this is the first process; to the others when all passes are over.
     """

@@ -8,7 +8,6 @@ several processes.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 
 from .micro_batch import MicroStep, Points, StepMaker
 
@@ -31,10 +30,6 @@ class SplitBatches:
     def __call__(self, step: int, micro: int) -> Iterator[MicroStep]:
         """Compute a micro-batch, each part when it is asked for.
 
-        Args:
-            step: Optimizer step, from 1.
-            micro: Micro-batch within the step, from 0.
-
         Yields:
             One part each, the whole where nothing was divided.
         """
@@ -55,18 +50,11 @@ class SplitBatches:
         """Samples of the largest part of the last micro-batch; 0 before the first one."""
         return max(map(self._rows, self._last), default=0)
 
-    def halve(self) -> bool:
-        """Let half as many samples of the last micro-batch go through the base at once.
-
-        Returns:
-            False where each goes through alone already, and nothing has changed.
-        """
-        if not self.can_halve:
-            return False
+    def halve(self) -> None:
+        """Let half as many samples of the last micro-batch go through at once (`can_halve`)."""
         # A large sample that goes alone already leaves the others room, and no reason to stay.
         divided = [each for each in self._last if self._rows(each) > 1] or self._last
         self._limit = max(_row(each) * -(-self._rows(each) // 2) for each in divided)
-        return True
 
     @property
     def divides(self) -> bool:
@@ -89,28 +77,7 @@ class SplitBatches:
         for points in passes:
             count, rows = len(points.sigmas), self._rows(points)
             for start in range(0, count, rows):
-                yield some(points, start, min(start + rows, count))
-
-
-def some(points: Points, start: int, end: int) -> Points:
-    """Those from `start` to before `end`."""
-    chosen, count = slice(start, end), len(points.sigmas)
-    return replace(
-        points,
-        names=points.names[chosen],
-        noisy=points.noisy[chosen],
-        sigmas=points.sigmas[chosen],
-        target=points.target[chosen],
-        controls=tuple(each[chosen] for each in points.controls),
-        conditionings=points.conditionings[chosen],
-        weights=points.weights[chosen],
-        masks=None if points.masks is None else points.masks[chosen],
-        positions=points.positions[chosen],
-        # Of the first ones.
-        directions=points.directions[chosen],
-        # The last ones are asked for.
-        of_base=max(0, end - max(start, count - points.of_base)),
-    )
+                yield points.part(start, min(start + rows, count))
 
 
 def _row(points: Points) -> int:

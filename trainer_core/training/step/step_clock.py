@@ -68,7 +68,7 @@ class StepClock:
             if self._marks:
                 self._waited_inside += seconds
             else:
-                self.mark()
+                self._mark()
             return found
 
         return timed
@@ -84,13 +84,18 @@ class StepClock:
     def computed(self) -> None:
         """The gradients are computed."""
         if not self._marks:  # nothing was read
-            self.mark()
-        self.mark()
+            self._mark()
+        self._mark()
 
-    def mark(self) -> None:
-        """A further mark: the step's numbers were read, or its update is under way."""
+    def _mark(self) -> None:
         if self._knows:
             self._marks.append(Moment(self._device))
+
+    numbers_read = _mark
+    """The step's numbers were read from the device."""
+
+    updated = _mark
+    """The step's update is under way."""
 
     def take(self) -> dict[str, float] | None:
         """Seconds of the last step's parts.

@@ -76,9 +76,7 @@ class TokenRouting:
 
     Args:
         transformer: The denoiser, whose blocks are called by this from now on.
-        family: Its family.
         settings: Which part, and which blocks.
-        seed: The run's seed.
 
     Raises:
         ConfigError: As `routed_blocks`.
@@ -97,9 +95,9 @@ class TokenRouting:
             for block in blocks
         }
         checkpointed = inner.gradient_checkpointing
-        self._call: Callable[..., Any] = (
-            inner._gradient_checkpointing_func if checkpointed else _called
-        )
+        self._call: Callable[..., Any] = lambda block, *inputs: block(*inputs)
+        if checkpointed:
+            self._call = inner._gradient_checkpointing_func
         self._at: tuple[int, int] = (0, 0)
         self._draw: _Draw | None = None
         family.layers.enable_checkpointing(transformer, self)
@@ -202,7 +200,3 @@ def _each(value: Any, axes: Sequence[int | None], draw: _Draw) -> Any:
         for part, axis in zip(value, axes, strict=False)
     ]
     return (*parts, *value[len(axes) :])
-
-
-def _called(block: nn.Module, *inputs: Any) -> Any:
-    return block(*inputs)

@@ -69,12 +69,7 @@ def _mean(curve: Curve, step: int) -> float | None:
 
 
 def curve_of(version: Path, every: int) -> Curve:
-    """What a run measured at its regular steps.
-
-    Args:
-        version: Its version folder.
-        every: ``dataset.validation.every``.
-    """
+    """What a run measured at its regular steps."""
     return {
         each.step: each.validation_loss
         for each in read_metrics(version / METRICS)

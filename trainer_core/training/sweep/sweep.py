@@ -35,20 +35,12 @@ from ..checkpoints.checkpoint_search import BEST, best_step
 from ..checkpoints.run_folder import METRICS, read_record, version_number
 from ..checkpoints.run_names import CHECKPOINTS
 from ..metrics.metrics_file import read_metrics
-from ..observer import (
-    EndedEarlyError,
-    Event,
-    Noted,
-    Observer,
-    RunRequests,
-    RunStarted,
-    Stoppable,
-)
+from ..observer import Event, Noted, Observer, RunCancelledError, RunRequests, RunStarted, StopCause
 from ..prepare.encode_dataset import content_hashes, prepare
 from ..recorder import EARLY_STOP
 from ..run import train
 from ..setup.refusals import require_possible, require_trainable
-from ..setup.start import read_start
+from ..setup.starting_point import read_start
 from ..step.processes import SingleProcess
 from .median_rule import MedianRule, curve_of
 from .trials import Trial, Values, in_words
@@ -71,11 +63,9 @@ class TrialResult:
         status: ``waiting``, ``running``, ``cancelled``, ``failed``, or one of `ENDS`.
         loss: The lowest one on held-out images; None where there is none.
         best_step: Steps made when it was measured.
-        step: Steps made.
         steps: Steps of a whole run.
         seconds: Of its steps.
         run: The folder of its version, relative to ``output.dir``.
-        reason: Why it failed.
     """
 
     name: str
@@ -179,12 +169,7 @@ Begin = Callable[[Trial, TrialWatch], str]
 
 
 def run_sweep(
-    trials: Sequence[Trial],
-    folder: Path,
-    begin: Begin,
-    *,
-    content: str,
-    stop_hopeless: bool = True,
+    trials: Sequence[Trial], folder: Path, begin: Begin, *, content: str, stop_hopeless: bool = True
 ) -> SweepResult:
     """Train every trial that has not ended yet, also those that have failed.
 
@@ -203,7 +188,9 @@ def run_sweep(
     with _locked(folder):
         best, known = _known(folder / RECORD)
         for trial in trials:
-            new = TrialResult(trial.name, trial.values, _identity(trial, content))
+            own = f"{content}\n{dump_config(trial.config)}"
+            identity = hashlib.sha256(own.encode()).hexdigest()
+            new = TrialResult(trial.name, trial.values, identity)
             found = known.get(trial.name)
             if found is not None and found.identity == new.identity:
                 new = replace(found, settings=trial.values)
@@ -446,10 +433,6 @@ _FITS: Mapping[str, Callable[[Any], bool]] = {
 """What a value of a `TrialResult` may be; its file may come from anybody."""
 
 
-def _identity(trial: Trial, content: str) -> str:
-    return hashlib.sha256(f"{content}\n{dump_config(trial.config)}".encode()).hexdigest()
-
-
 class _TrialObserver:
     """Passes on what the observer of the sweep hears and asks for."""
 
@@ -459,7 +442,7 @@ class _TrialObserver:
     @property
     def stopped_by(self) -> str | None:
         """As the sweep's observer."""
-        return self._inner.stopped_by if isinstance(self._inner, Stoppable) else None
+        return self._inner.stopped_by if isinstance(self._inner, StopCause) else None
 
     def notify(self, event: Event) -> None:
         """Pass an event on."""
@@ -493,8 +476,6 @@ def sweep(
         trials: What `file_trials` gave.
         name: The sweep's, as of the run file that the trials share.
         observer: Hears the events of every trial, and may cancel the sweep.
-        file: As `sweep_folder`.
-        stop_hopeless: Whether `MedianRule` ends trials.
 
     Raises:
         TrainerError: When a trial cannot be trained, before the first one is, or as `run_sweep`.
@@ -507,7 +488,7 @@ def sweep(
     with borrowed_threads(config.memory, embedded=config.base.path == "embedded"):
         try:
             content = _prepared(trials, observer, SingleProcess(device))
-        except EndedEarlyError:
+        except RunCancelledError:
             return SweepResult(folder, cancelled=True)
     keeping = KeepingMachine()
 
@@ -527,13 +508,7 @@ def sweep(
             raise
 
     try:
-        return run_sweep(
-            trials,
-            folder,
-            begin,
-            content=content,
-            stop_hopeless=stop_hopeless,
-        )
+        return run_sweep(trials, folder, begin, content=content, stop_hopeless=stop_hopeless)
     finally:
         keeping.drop_base()
 

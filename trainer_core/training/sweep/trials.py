@@ -7,7 +7,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from pydantic.fields import FieldInfo
 
 from ...config import RunConfig
 from ...config.dialect import format_value, parse_yaml
@@ -19,9 +21,6 @@ from ...families.run_files import load_config
 from ...filesystem.file_names import LONGEST_NAME, name_mistake
 from ...filesystem.text_files import read_text
 from ..checkpoints.best_loss import MEASURED_BY
-
-if TYPE_CHECKING:
-    from pydantic.fields import FieldInfo
 
 MOST = 100
 """Trials of a sweep; a grid grows quickly."""
@@ -51,7 +50,6 @@ class Trial:
     Attributes:
         name: The ``output.name`` of its run.
         values: What makes it differ from the others.
-        config: Its run file.
     """
 
     name: str
@@ -161,10 +159,8 @@ def make_trials(
     """Make the run file of every trial; one that is wrong refuses all.
 
     Args:
-        combinations: The values of each.
         name: What the names of their runs begin with.
         make: Gives the run file for ``key=value`` texts.
-        source: Where the combinations stand, for errors.
 
     Raises:
         ConfigError: When one is wrong, or two are the same.
@@ -210,10 +206,7 @@ def file_trials(
         if text.partition("=")[0].strip() in swept:
             raise _wrong(path, f"{text} and the sweep set the same setting")
     return name, make_trials(
-        sweep.combinations,
-        name,
-        lambda own: load_config(sweep.run, [*overrides, *own]),
-        str(path),
+        sweep.combinations, name, lambda own: load_config(sweep.run, [*overrides, *own]), str(path)
     )
 
 

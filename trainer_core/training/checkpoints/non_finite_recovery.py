@@ -1,0 +1,37 @@
+"""What the trainer restores when the numbers of several steps in a row are not finite.
+
+All of it follows from the seed and what a checkpoint holds, so that a run that is killed anywhere
+ends with the same bits.
+"""
+
+from __future__ import annotations
+
+from ...config import RecoverySection
+
+
+class RestoreError(Exception):
+    """An older state is to be restored, to go on from it with a lower learning rate.
+
+    Attributes:
+        step: Whose numbers are not finite.
+        target: Steps that the state has made.
+    """
+
+    def __init__(self, step: int, target: int) -> None:
+        super().__init__(step, target)
+        self.step, self.target = step, target
+
+
+def rate_share(settings: RecoverySection, restores: int) -> float:
+    """Of the learning rate: what is left of it after so many restored states."""
+    return settings.rate_factor**restores
+
+
+def restore_note(settings: RecoverySection, step: int, target: int, restores: int) -> str:
+    """What a run says that restores a state, in one line."""
+    share = rate_share(settings, restores)
+    place = f"the checkpoint of step {target}" if target else "its start"
+    return (
+        f"Step {step} is not finite. The run goes back to {place}, and on with {share:g} of "
+        f"the learning rate (return {restores} of {settings.returns})."
+    )

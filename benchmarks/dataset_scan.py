@@ -26,7 +26,7 @@ from trainer_core.config import DatasetSection
 from trainer_core.data.buckets import plan_buckets
 from trainer_core.data.clips import ClipFacts
 from trainer_core.data.image import ImageInfo
-from trainer_core.data.sources.combined import scan_all
+from trainer_core.data.sources.scan_dataset import scan_all
 from trainer_core.data.sources.problems import Scan
 from trainer_core.filesystem.allowed_folders import AllowedFolders
 

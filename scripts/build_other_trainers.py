@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from trainer_core.foreign_runs.registry import PROGRAMS
-from trainer_core.foreign_runs.rules import (
+from trainer_core.foreign_runs.programs import PROGRAMS
+from trainer_core.foreign_runs.conversion import (
     ALWAYS,
     ALWAYS_IN_WORDS,
     Cases,

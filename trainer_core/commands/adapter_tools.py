@@ -14,7 +14,7 @@ from ..families.run_files import load_config
 from . import VERBS
 from .arguments import Arguments
 from .console import LayerProgress, show_report
-from .operations import (
+from .adapter_output import (
     DIFFUSERS_MARK,
     OutputForm,
     check_words,
@@ -31,7 +31,7 @@ from .operations import (
     whole_number,
     word_or,
 )
-from .plain_words import kept_sentence, loss_sentence
+from .result_sentences import kept_sentence, loss_sentence
 
 if TYPE_CHECKING:
     from ..bases.merge import MergeReport, Rounding

@@ -9,8 +9,8 @@ from ..families.run_files import load_config
 from ..filesystem.storage import given_path
 from .arguments import Arguments
 from .console import show, show_json, show_note
-from .given_inputs import require_inputs
-from .operations import clear_leftovers, existing
+from .missing_inputs import require_inputs
+from .adapter_output import clear_leftovers, existing
 from .runs import in_preview, with_prompts
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def compare(arguments: Arguments) -> int:
     columns = [*run_columns(version, steps, strengths), *file_columns(files, strengths)]
     require_inputs(config, dataset=False)
     output = given_path(own.get("output", [str(version / "comparisons")])[-1], "a folder")
-    from ..data.cache.build import cache_folder
+    from ..data.cache.build_cache import cache_folder
     from ..data.cache.cache_file import cache_folders
     from ..device import borrowed_threads
     from ..inference.comparison import compare as generate

@@ -13,7 +13,7 @@ from ..filesystem.storage import given_path
 from . import VERBS
 from .arguments import Arguments
 from .console import LayerProgress, show, show_error, show_json, show_report
-from .operations import (
+from .adapter_output import (
     check_words,
     clear_leftovers,
     existing,
@@ -22,7 +22,7 @@ from .operations import (
     whole_number,
     word_or,
 )
-from .plain_words import conversion_sentence
+from .result_sentences import conversion_sentence
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -20,7 +20,7 @@ from .allocator import allocator_report
 from .arguments import Arguments
 from .console import show, show_report
 from .dataset import dataset_report
-from .given_inputs import missing_inputs
+from .missing_inputs import missing_inputs
 from .layer_report import layer_report, other_layers
 from .local_base import locate_local_base
 

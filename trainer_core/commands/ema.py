@@ -11,7 +11,7 @@ from ..filesystem.storage import given_path
 from . import VERBS
 from .arguments import Arguments
 from .console import show_report
-from .operations import check_words, clear_leftovers, existing, is_set, rounded
+from .adapter_output import check_words, clear_leftovers, existing, is_set, rounded
 
 _USUAL = "0.05,0.1,0.2"
 _FAR = 0.1

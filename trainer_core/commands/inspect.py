@@ -14,8 +14,8 @@ from ..printable import listed
 from . import VERBS
 from .arguments import Arguments
 from .console import show, show_report
-from .operations import existing, existing_base, is_set
-from .plain_words import inspected_text
+from .adapter_output import existing, existing_base, is_set
+from .result_sentences import inspected_text
 
 if TYPE_CHECKING:
     from ..adapter_files.verify.proof import Proof

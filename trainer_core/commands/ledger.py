@@ -9,7 +9,7 @@ from typing import Any
 from . import VERBS
 from .arguments import Arguments
 from .console import show, show_json
-from .operations import existing, whole_number
+from .adapter_output import existing, whole_number
 
 _MOST = 20
 

@@ -9,7 +9,7 @@ from ..config import BaseSection, RunConfig
 from ..errors import BaseModelError
 
 if TYPE_CHECKING:
-    from ..data.captions import TextLimit
+    from ..data.captions.length import TextLimit
     from ..families.family import Family
     from ..weights.base_location import BaseLocation
 
@@ -49,7 +49,7 @@ def local_text_limit(config: RunConfig, has_controls: bool) -> TextLimit:
     Raises:
         InputError: As `locate_local_base`.
     """
-    from ..data.captions import TextLimit
+    from ..data.captions.length import TextLimit
     from ..families.registry import get_family
 
     family = get_family(config.family)

@@ -8,7 +8,7 @@ from ..filesystem.storage import given_path, write_text
 from . import VERBS
 from .arguments import Arguments
 from .console import show, show_json
-from .operations import existing
+from .adapter_output import existing
 
 
 def report(arguments: Arguments) -> int:

@@ -18,9 +18,9 @@ from ..filesystem.storage import given_path
 from . import VERBS
 from .arguments import Arguments
 from .console import show, show_image, show_json, show_report
-from .given_inputs import require_inputs
-from .operations import clear_leftovers, is_set
-from .watching import watching
+from .missing_inputs import require_inputs
+from .adapter_output import clear_leftovers, is_set
+from .run_observers import watching
 
 if TYPE_CHECKING:
     from ..demo.run import DemoSummary
@@ -64,7 +64,7 @@ def cache(arguments: Arguments) -> int:
             "the gigabytes that it may take",
             "Set cache.max_gb in the run file or on the command line: cache.max_gb=50.",
         )
-    from ..data.cache.build import cache_folder
+    from ..data.cache.build_cache import cache_folder
     from ..device import borrowed_threads, resolve_device
     from ..training.observer import EndedEarlyError
     from ..training.prepare.encode_dataset import collect_cache, prepare, save_manifest
@@ -126,7 +126,7 @@ def sample(arguments: Arguments) -> int:
     require_inputs(config, dataset=False)
     output = given_path(own.get("output", ["samples"])[-1], "a folder").absolute()
     strength = _number(own)
-    from ..data.cache.build import cache_folder
+    from ..data.cache.build_cache import cache_folder
     from ..data.cache.cache_file import cache_folders
     from ..inference.pipeline import sample_images
 

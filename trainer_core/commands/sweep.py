@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from .arguments import Arguments
 from .console import show, show_json
-from .given_inputs import require_inputs
-from .operations import existing
-from .watching import watching
+from .missing_inputs import require_inputs
+from .adapter_output import existing
+from .run_observers import watching
 
 
 def sweep(arguments: Arguments) -> int:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from ..config import DatasetSection, dataset_folders
 from ..errors import ConfigError, DatasetError
 from ..types import Bucket, PlannedSample, Sample
-from .collection import uncollected
+from .paused_gc import uncollected
 from .flips import with_flips
 from .image import cut_share, image_size
 

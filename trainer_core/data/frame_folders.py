@@ -14,7 +14,7 @@ from PIL import Image
 from ..errors import DatasetError
 from ..filesystem.file_names import FRAME_FOLDER, IMAGE_EXTENSIONS
 from ..types import ClipPart
-from .header import header_info
+from .image_header import header_info
 from .image import open_image
 
 _DIGITS = re.compile(r"([0-9]+)")

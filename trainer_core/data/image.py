@@ -23,7 +23,7 @@ from torch import Tensor
 
 from ..errors import DatasetError
 from ..types import Bucket
-from .image_file import BROKEN, is_cut_short, opened_image
+from .image_decoders import BROKEN, is_cut_short, opened_image
 
 Crop = Literal["center", "top", "mask", "stretch"]
 """As ``dataset.crop``."""

@@ -14,10 +14,10 @@ from typing import Any
 
 from ..config.memory import RECOVERABLE
 from ..errors import ConfigError
-from .folders import WEIGHT, Folder, set_folders
+from .dataset_folders import WEIGHT, Folder, set_folders
 from .optimizers import FINDS_ITS_RATE, set_optimizer
 from .program import Given, Program, has, set_family, trains_clips
-from .readers import (
+from .value_readers import (
     BASE_FORMATS,
     UnfitError,
     flag,
@@ -27,9 +27,9 @@ from .readers import (
     texts,
     whole,
 )
-from .rules import Cases, Conversion, Source, leaves, name_of
-from .tables import read_tables
-from .vocabulary import set_image_folder, set_previews, set_sizes, set_text_encoder
+from .conversion import Cases, Conversion, Source, leaves, name_of
+from .key_tables import read_tables
+from .shared_settings import set_image_folder, set_previews, set_sizes, set_text_encoder
 
 _NAME = "ai-toolkit"
 _TABLES = read_tables("ai_toolkit")

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..errors import ConfigError
-from .folders import Folder, set_folders
+from .dataset_folders import Folder, set_folders
 from .optimizers import set_optimizer
 from .program import Given, Program, has, set_family, trains_clips
-from .readers import (
+from .value_readers import (
     UnfitError,
     list_of,
     mappings,
@@ -25,9 +25,9 @@ from .readers import (
     whole,
     word_of,
 )
-from .rules import Conversion, Source
-from .tables import read_tables
-from .vocabulary import (
+from .conversion import Conversion, Source
+from .key_tables import read_tables
+from .shared_settings import (
     NOT_HERE,
     ONE_SIZE,
     say_family_of_datasets,

@@ -10,9 +10,9 @@ from __future__ import annotations
 from ..errors import ConfigError
 from .optimizers import set_optimizer
 from .program import Given, Program, has, set_family
-from .rules import Conversion, Source
-from .tables import read_tables
-from .vocabulary import set_image_folder
+from .conversion import Conversion, Source
+from .key_tables import read_tables
+from .shared_settings import set_image_folder
 
 _NAME = "FlyMyAI"
 _TABLES = read_tables("flymyai")

@@ -14,10 +14,10 @@ from typing import Any
 from .documents import script_of
 from .optimizers import set_optimizer
 from .program import Given, other_script
-from .readers import numbers, text, texts, whole
-from .rules import Conversion, Source, Table
-from .tables import read_tables
-from .vocabulary import NOT_HERE, set_previews
+from .value_readers import numbers, text, texts, whole
+from .conversion import Conversion, Source, Table
+from .key_tables import read_tables
+from .shared_settings import NOT_HERE, set_previews
 
 Values = Mapping[str, Any]
 Datasets = tuple[str, Values] | None

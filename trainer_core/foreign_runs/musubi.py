@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..families.run_files import words_elsewhere
-from .folders import Folder, set_folders
+from .dataset_folders import Folder, set_folders
 from .kohya import (
     BOTH,
     LISTED,
@@ -26,11 +26,11 @@ from .kohya import (
     without_sections,
 )
 from .program import Given, Program, set_family, trains_clips
-from .readers import mapping, mappings, numbers, text
-from .rules import Conversion, Source, Table
+from .value_readers import mapping, mappings, numbers, text
+from .conversion import Conversion, Source, Table
 from .sd_scripts import is_of_sd_scripts
-from .tables import read_tables
-from .vocabulary import (
+from .key_tables import read_tables
+from .shared_settings import (
     say_family_of_datasets,
     set_image_folder,
     set_list_of_images,

@@ -14,8 +14,8 @@ from ..families.registry import FAMILIES
 from ..families.run_files import words_elsewhere
 from ..filesystem.text_files import read_text
 from .documents import LARGEST, Document, open_document, script_of
-from .readers import ABSENT
-from .rules import Conversion, Table, name_of, shown
+from .value_readers import ABSENT
+from .conversion import Conversion, Table, name_of, shown
 
 Found = TypeVar("Found")
 

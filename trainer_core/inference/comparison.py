@@ -12,7 +12,7 @@ from PIL import Image, ImageDraw, ImageFont, ImageOps
 
 from ..config import RunConfig
 from ..data.image import from_pixels, on_white
-from ..data.lettering import plain_font, plain_letters
+from ..data.plain_font import plain_font, plain_letters
 from ..families.family import Family
 from ..filesystem.storage import atomic_write, write_json
 from ..offload.machine import Machine

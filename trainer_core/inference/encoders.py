@@ -19,10 +19,10 @@ from PIL import Image
 from torch import Tensor, nn
 
 from ..config import DatasetSection, PreviewSection, RunConfig
-from ..data.cache.build import Encoders
+from ..data.cache.build_cache import Encoders
 from ..data.cache.cache_file import Entry, is_sound, make_entry, read_entry, write_entry
-from ..data.cache.encoders import encode_control, encode_endpoints
-from ..data.captions import TextLimit
+from ..data.cache.encoder_protocols import encode_control, encode_endpoints
+from ..data.captions.length import TextLimit
 from ..data.clips import is_clip, read_frames
 from ..data.drawn_masks import with_mask
 from ..data.image import fit_to_bucket, on_white, open_image, resize_exact, to_pixels

@@ -26,7 +26,7 @@ from ..bases.base_adapters import outline_base_adapters, read_base_adapters
 from ..bases.family_adapter import changes_texts
 from ..bases.locate import locate_base
 from ..config import BaseSection, MemorySection, PreviewSection, RunConfig
-from ..data.cache.build import cache_folder
+from ..data.cache.build_cache import cache_folder
 from ..data.image import from_pixels, on_white, to_pixels
 from ..device import (
     DTYPES,

@@ -17,7 +17,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from ..config import MemorySection
-from ..data.cache.encoders import ClipEncoders, Encoders, encode_clip, encode_texts
+from ..data.cache.encoder_protocols import ClipEncoders, Encoders, encode_clip, encode_texts
 from ..device import release_memory
 from ..families.family_specs import PartedEncoders
 from ..offload.host_weights import MappedMaster, Master, make_master

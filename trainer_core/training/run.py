@@ -21,8 +21,8 @@ from ..config.defaults import (
     run_length,
 )
 from ..config.reading import dump_config
-from ..data.cache.build import cache_folder
-from ..data.plan_text import describe_plan
+from ..data.cache.build_cache import cache_folder
+from ..data.describe_epoch import describe_plan
 from ..device import (
     borrowed_attention,
     borrowed_random_state,

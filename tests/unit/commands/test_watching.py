@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from trainer_core.commands.watching import CancelSwitch, TextObserver, watching
+from trainer_core.commands.run_observers import CancelSwitch, TextObserver, watching
 from trainer_core.training.observer import (
     RunRequests,
     StepDone,

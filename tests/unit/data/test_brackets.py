@@ -3,8 +3,8 @@
 import pytest
 
 from trainer_core.config import DatasetSection
-from trainer_core.data.brackets import escaped, has_weights
-from trainer_core.data.report.texts import bracket_findings
+from trainer_core.data.captions.bracket_weights import escaped, has_weights
+from trainer_core.data.report.caption_findings import bracket_findings
 from trainer_core.types import Sample
 
 CASES = [

@@ -3,7 +3,7 @@
 import pytest
 
 from trainer_core.config import DatasetSection
-from trainer_core.data.sources.combined import scan_all
+from trainer_core.data.sources.scan_dataset import scan_all
 from trainer_core.errors import DatasetError
 
 

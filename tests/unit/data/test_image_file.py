@@ -6,8 +6,8 @@ from PIL import Image, features
 
 from tests.fixtures.scanned_folder import settings
 from trainer_core.data.image import image_info, open_image
-from trainer_core.data.report.looks import small_image
-from trainer_core.data.sources.folder import scan
+from trainer_core.data.report.image_fingerprints import small_image
+from trainer_core.data.sources.scan_folder import scan
 
 avif = pytest.mark.skipif(not features.check("avif"), reason="this Pillow reads no AVIF")
 

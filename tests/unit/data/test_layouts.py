@@ -4,7 +4,7 @@ import pytest
 
 from tests.fixtures.bad_input import write_image, write_pair
 from tests.fixtures.scanned_folder import settings
-from trainer_core.data.sources.folder import scan
+from trainer_core.data.sources.scan_folder import scan
 from trainer_core.errors import DatasetError
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from trainer_core.config import DatasetSection
-from trainer_core.data.paces import pace_marks, sample_paces
+from trainer_core.data.repeats_and_weights import pace_marks, sample_paces
 from trainer_core.types import Sample
 
 BASE = Sample("a.png", Path("a.png"), "", 8, 8)

@@ -8,7 +8,7 @@ import pytest
 
 from trainer_core.config import DatasetSection
 from trainer_core.counters import counter_seed
-from trainer_core.data.views import Views
+from trainer_core.data.choose_view import Views
 from trainer_core.types import ENDS, START, Bucket
 
 SIZE = Bucket(64, 64)

@@ -4,7 +4,7 @@ import pytest
 from PIL import Image
 
 from trainer_core.commands.foreign_template import count_epoch
-from trainer_core.data.sources.combined import scan_all
+from trainer_core.data.sources.scan_dataset import scan_all
 from trainer_core.families.run_files import load_config
 from trainer_core.foreign_runs import Beside, open_document, read_foreign
 

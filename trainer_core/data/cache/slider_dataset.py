@@ -17,17 +17,17 @@ from ...config import CacheSection, DatasetSection, SliderSection
 from ...errors import ConfigError
 from ...types import Bucket
 from ..file_memory import FileMemory
-from .build import encoded_as
+from .build_cache import encoded_as
 from .cache_file import is_sound, source_hash
 from .cached_dataset import CachedDataset
-from .claims import Claims
-from .collect import UseMark
-from .columns import ItemColumns, hex_keys
-from .encoders import Encoders
-from .index import CacheIndex
-from .items import CachedItem, PreservedItem
-from .making import Maker
-from .recipes import Recipes, TextTask
+from .work_claims import Claims
+from .remove_unused import UseMark
+from .item_columns import ItemColumns, hex_keys
+from .encoder_protocols import Encoders
+from .file_index import CacheIndex
+from .cached_item import CachedItem, PreservedItem
+from .encode_missing import Maker
+from .entry_keys import Recipes, TextTask
 
 
 def slider_mark(slider: SliderSection) -> str:

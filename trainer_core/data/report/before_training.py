@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from ...config import DatasetSection
 from ...errors import DatasetError
 from ...types import Sample
-from .build import in_order, quick_findings
-from .texts import bracket_findings
-from .words import finding_line
+from .make_report import in_order, quick_findings
+from .caption_findings import bracket_findings
+from .report_text import finding_line
 
 
 def warnings_before(

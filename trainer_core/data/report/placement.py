@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...types import Bucket
 from ..image import CENTER, Crop, cut_share, kept_box
-from .facts import Placement
+from .dataset_report import Placement
 
 
 def place(

@@ -14,8 +14,8 @@ from ...errors import DatasetError
 from ...types import Bucket, ClipPart
 from ..clips import read_frames
 from ..masks import masked_preview, read_mask
-from .facts import DatasetReport, ReportedImage
-from .looks import file_bytes, small_image
+from .dataset_report import DatasetReport, ReportedImage
+from .image_fingerprints import file_bytes, small_image
 
 _THREADS = 8
 _QUALITY = 70

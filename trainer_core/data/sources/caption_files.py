@@ -14,8 +14,8 @@ from typing import Any, Literal
 from ...config import DatasetSection
 from ...errors import DatasetError
 from ...filesystem.text_files import parse_json
-from ..captions import READABLE, broken_letter, read_caption, without_marks
-from .listing import ListedFile, Listing
+from ..captions.length import READABLE, broken_letter, read_caption, without_marks
+from .list_files import ListedFile, Listing
 from .problems import Problems
 
 LONG_NAMES = ("long", "caption_long", "long_caption", "caption", "text", "prompt", "description")

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from ..clips import ClipFacts, clip_facts
 from ..frame_folders import is_frame_folder
-from ..header import header_info
+from ..image_header import header_info
 from ..image import ImageInfo
 
 

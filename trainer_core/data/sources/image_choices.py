@@ -15,7 +15,7 @@ from typing import Any
 from ...errors import DatasetError
 from ...filesystem.allowed_folders import AllowedFolders
 from ...filesystem.text_files import read_object
-from .listing import composed
+from .list_files import composed
 
 FILE = ".adapter_trainer.json"
 

@@ -15,9 +15,9 @@ from ...filesystem.allowed_folders import AllowedFolders
 from ...filesystem.file_names import CLIP_EXTENSIONS
 from ..image import turned_note
 from ..masks import same_shape
-from .controls import keys_by_name, tell_unread
-from .layout import masked_image
-from .listing import ListedFile, Listing, MaskFile, Masks, list_folder
+from .control_files import keys_by_name, tell_unread
+from .recognize_layout import masked_image
+from .list_files import ListedFile, Listing, MaskFile, Masks, list_folder
 from .other_programs import CONDITION, MASK
 from .problems import Problems
 

@@ -10,10 +10,10 @@ from ...config import DatasetSection
 from ...errors import DatasetError
 from ...printable import listed
 from ...types import Sample
-from ..captions import READABLE
-from ..image_file import READABLE as READABLE_IMAGES
-from ..wildcards import EXPECTED_RULES
-from .layers import BAD_LAYERS, EXPECTED_LAYERS
+from ..captions.length import READABLE
+from ..image_decoders import READABLE as READABLE_IMAGES
+from ..captions.choices import EXPECTED_RULES
+from .layer_files import BAD_LAYERS, EXPECTED_LAYERS
 from .metadata_file import BAD_METADATA, EXPECTED_TABLE
 
 BAD_CLIP = "clip"

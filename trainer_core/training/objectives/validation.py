@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ...config.folders import MaskSection
 from ...counters import counter_seed
-from ...data.batches import make_batch
+from ...data.batch_plan import make_batch
 from ...data.cache.cached_dataset import CachedDataset
 from ...device import is_out_of_memory, release_memory
 from ...diffusion.parameterization import FLOW, Parameterization

@@ -20,7 +20,7 @@ from ...adapters.weight_norm import WeightNormLimit, weight_norms
 from ...config import OptimizerSection, RunConfig
 from ...config.defaults import run_length
 from ...config.optimizer import waits_note
-from ...data.cache.build import cache_folder
+from ...data.cache.build_cache import cache_folder
 from ...offload.load_base import PlacedBase
 from ...offload.machine import Machine
 from ...offload.step_pace import StepPace

@@ -9,10 +9,10 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from ...config import RunConfig, dataset_folders
-from ...data.batches import BatchPlan, load_batch
+from ...data.batch_plan import BatchPlan, load_batch
 from ...data.cache.cached_dataset import CachedDataset
-from ...data.paces import sample_paces
-from ...data.views import Views
+from ...data.repeats_and_weights import sample_paces
+from ...data.choose_view import Views
 from ...diffusion.sigma import band_shares, make_quantile
 from ...errors import DatasetError
 from ...types import Batch, Bucket, PreservedBatch

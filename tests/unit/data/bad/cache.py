@@ -10,9 +10,9 @@ from tests.fixtures.bad_input import BadInput, Outcome, error, write_pair
 from tests.fixtures.cache_world import TinyEncoders
 from trainer_core.config import DatasetSection
 from trainer_core.data.buckets import plan_buckets
-from trainer_core.data.cache.build import build_cache
+from trainer_core.data.cache.build_cache import build_cache
 from trainer_core.data.cache.cached_dataset import CachedDataset
-from trainer_core.data.sources.combined import scan_all
+from trainer_core.data.sources.scan_dataset import scan_all
 from trainer_core.training.prepare.cache_manifest import Manifest, read_manifest, write_manifest
 
 _Change = Callable[[dict[str, Any]], object]

@@ -21,8 +21,8 @@ from tests.fixtures.bad_input import (
 from tests.fixtures.cache_world import TinyEncoders
 from trainer_core.config import DatasetSection
 from trainer_core.data.buckets import plan_buckets
-from trainer_core.data.cache.build import build_cache
-from trainer_core.data.sources.combined import scan_all
+from trainer_core.data.cache.build_cache import build_cache
+from trainer_core.data.sources.scan_dataset import scan_all
 from trainer_core.filesystem.allowed_folders import AllowedFolders
 
 SIZE = 64

@@ -35,8 +35,8 @@ from trainer_core.config import RunConfig
 from trainer_core.data.buckets import plan_buckets
 from trainer_core.data.cache.cache_file import Entry, make_entry, write_entry
 from trainer_core.data.cache.cached_dataset import CachedDataset, CachedItem
-from trainer_core.data.cache.item_columns import ItemColumns
 from trainer_core.data.cache.entry_keys import Recipes, SizedImage
+from trainer_core.data.cache.item_columns import ItemColumns
 from trainer_core.data.clips import clip_facts, parts_of
 from trainer_core.data.file_memory import FileMemory
 from trainer_core.data.motion import Motion

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from trainer_core.foreign_runs.programs import PROGRAMS
 from trainer_core.foreign_runs.conversion import (
     ALWAYS,
     ALWAYS_IN_WORDS,
@@ -19,6 +18,7 @@ from trainer_core.foreign_runs.conversion import (
     Table,
     Together,
 )
+from trainer_core.foreign_runs.programs import PROGRAMS
 
 PAGE = Path(__file__).parents[1] / "docs" / "tables" / "other-trainers.md"
 MARK = "<!-- The tables below are written by scripts/build_other_trainers.py. -->\n"

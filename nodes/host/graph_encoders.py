@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from trainer_core.data.cache.build_cache import Encoders
     from trainer_core.data.captions.length import TextLimit
+
     from ...trainer_core.families.family import Family
     from ...trainer_core.families.graph_spec import ClipSpec, GraphSpec, Row, VaeSpec
     from ...trainer_core.families.trainable_text import TrainableText

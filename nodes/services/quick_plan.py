@@ -237,7 +237,7 @@ def plan_run(answers: Answers, model: Any = None, *, complete: bool = True) -> Q
 def _texts(word: str, samples: Sequence[Sample], *, embedded: bool) -> list[str]:
     """Captions as prompts: a CLIP of the graph reads brackets of a prompt as weights."""
     from trainer_core.data.captions.bracket_weights import escaped
-    from trainer_core.data.captions.length import with_trigger
+    from trainer_core.data.captions.rules import with_trigger
 
     texts = [with_trigger(word, each.caption) for each in samples if each.caption]
     return texts if embedded else list(map(escaped, texts))
@@ -369,6 +369,7 @@ def _scan(
         more: Settings of the dataset.
     """
     from trainer_core.data.sources.scan_folder import scan
+
     from ...trainer_core.families.run_files import load_config
 
     path = str(comfy_host.dataset_path(folder))

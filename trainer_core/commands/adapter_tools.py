@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Any, cast
 from ..errors import AdapterError, InputError, told_of
 from ..families.run_files import load_config
 from . import VERBS
-from .arguments import Arguments
-from .console import LayerProgress, show_report
 from .adapter_output import (
     DIFFUSERS_MARK,
     OutputForm,
@@ -31,6 +29,8 @@ from .adapter_output import (
     whole_number,
     word_or,
 )
+from .arguments import Arguments
+from .console import LayerProgress, show_report
 from .result_sentences import kept_sentence, loss_sentence
 
 if TYPE_CHECKING:

@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Any
 from ..errors import InputError, TrainerError
 from ..filesystem.storage import given_path
 from . import VERBS
-from .arguments import Arguments
-from .console import LayerProgress, show, show_error, show_json, show_report
 from .adapter_output import (
     check_words,
     clear_leftovers,
@@ -22,6 +20,8 @@ from .adapter_output import (
     whole_number,
     word_or,
 )
+from .arguments import Arguments
+from .console import LayerProgress, show, show_error, show_json, show_report
 from .result_sentences import conversion_sentence
 
 if TYPE_CHECKING:

@@ -14,10 +14,10 @@ from ..errors import DatasetError, InputError, TrainerError
 from ..families.run_files import load_config
 from ..filesystem.storage import given_path, write_text
 from . import VERBS
+from .adapter_output import is_set
 from .arguments import Arguments
 from .console import overwrite_line, show, show_json
 from .local_base import local_text_limit, locate_local_base
-from .adapter_output import is_set
 
 if TYPE_CHECKING:
     from ..data.captions.length import TextLimit
@@ -229,7 +229,7 @@ def _counted(values: Any) -> dict[str, int]:
 
 
 def _spread(numbers: list[int]) -> dict[str, int] | None:
-    from ..data.report.dataset_report import as_json
     from ..data.report.caption_findings import spread
+    from ..data.report.dataset_report import as_json
 
     return as_json(spread(numbers))

@@ -20,9 +20,9 @@ from .allocator import allocator_report
 from .arguments import Arguments
 from .console import show, show_report
 from .dataset import dataset_report
-from .missing_inputs import missing_inputs
 from .layer_report import layer_report, other_layers
 from .local_base import locate_local_base
+from .missing_inputs import missing_inputs
 
 if TYPE_CHECKING:
     import torch

@@ -12,9 +12,9 @@ from ..errors import AdapterFileError, BaseModelError
 from ..filesystem.text_files import parse_json
 from ..printable import listed
 from . import VERBS
+from .adapter_output import existing, existing_base, is_set
 from .arguments import Arguments
 from .console import show, show_report
-from .adapter_output import existing, existing_base, is_set
 from .result_sentences import inspected_text
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from . import VERBS
+from .adapter_output import existing, whole_number
 from .arguments import Arguments
 from .console import show, show_json
-from .adapter_output import existing, whole_number
 
 _MOST = 20
 

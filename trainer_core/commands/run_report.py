@@ -6,9 +6,9 @@ from pathlib import Path
 
 from ..filesystem.storage import given_path, write_text
 from . import VERBS
+from .adapter_output import existing
 from .arguments import Arguments
 from .console import show, show_json
-from .adapter_output import existing
 
 
 def report(arguments: Arguments) -> int:

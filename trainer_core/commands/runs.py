@@ -16,10 +16,10 @@ from ..families.presets import GOALS, Gpu, plan_preset
 from ..families.run_files import run_file_of, run_file_template, templates
 from ..filesystem.storage import given_path
 from . import VERBS
+from .adapter_output import clear_leftovers, is_set
 from .arguments import Arguments
 from .console import show, show_image, show_json, show_report
 from .missing_inputs import require_inputs
-from .adapter_output import clear_leftovers, is_set
 from .run_observers import watching
 
 if TYPE_CHECKING:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from .adapter_output import existing
 from .arguments import Arguments
 from .console import show, show_json
 from .missing_inputs import require_inputs
-from .adapter_output import existing
 from .run_observers import watching
 
 

@@ -16,26 +16,112 @@ import itertools
 import math
 import threading
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from ..config.folders import MaskSection
 from ..counters import counter_seed
-from ..types import Batch, Bucket, CachedSample, SampleTurn, View
-from .cache.cached_dataset import CachedDataset
-from .captions.length import drops_caption
-from .masks import batch_weights, predicted_alone
-from .passes import Group, Part, Pass, Twin
-from .choose_view import Views
+from ..types import Bucket
 
 _WINDOW = 32
 """Steps' worth of shuffled samples that are sorted by text length; docs/decisions/0043."""
 
 Codes = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """What goes through the base together.
+
+    Attributes:
+        indices: Samples of one size; empty where all of it preserves the base.
+        turns: How often each of them was trained before in the run.
+        first: Place of the first of them in the step.
+        preserved: Numbers of the preservation points, counted over the whole run.
+    """
+
+    indices: tuple[int, ...]
+    turns: tuple[int, ...]
+    first: int
+    preserved: range
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What one process computes of a pass.
+
+    Attributes:
+        indices: Its samples.
+        turns: How often each of them was trained before in the run.
+        positions: Their places in the step.
+        preserved: Numbers of its preservation points.
+        idle: Whether it has none of the pass, and computes a sample that counts for nothing, so
+            that all processes make equally many passes.
+    """
+
+    indices: tuple[int, ...]
+    turns: tuple[int, ...]
+    positions: tuple[int, ...]
+    preserved: tuple[int, ...] = ()
+    idle: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Twin:
+    """A sample that is trained, once more, to hold the base at its noisy latents.
+
+    Attributes:
+        index: The sample.
+        turn: How often it was trained before in the run.
+        step: The step that trains it, the twin's own or one before it.
+        position: Its place there. Turn or place name its noise and noise level. A second twin of
+            it has a place behind all of the step, and the noise of that place.
+        is_further: Whether it is such a second one.
+    """
+
+    index: int
+    turn: int
+    step: int
+    position: int
+    is_further: bool = False
+
+    def again(self, further: int) -> Twin:
+        """The same sample with the noise of a place so many further; 0 for its own."""
+        return replace(self, position=self.position + further, is_further=further > 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Samples that may share a pass.
+
+    Attributes:
+        bucket: Their size.
+        indices: Which ones, in order.
+        batch_size: The most of them in a pass.
+        own: How many of them a full step trains; the rest of it preserves the base.
+        preserved: How many points of a full step preserve it.
+        appearances: How many samples an epoch has of them, repeats counted.
+    """
+
+    bucket: Bucket
+    indices: NDArray[np.int32]
+    batch_size: int
+    own: int
+    preserved: int
+    appearances: int
+
+    @property
+    def full_steps(self) -> int:
+        """Steps of an epoch that train these samples alone."""
+        return self.appearances // self.own
+
+    @property
+    def batches(self) -> int:
+        """Passes through the base in an epoch, where no step cuts what is left of the group."""
+        left = self.appearances % self.own
+        return self.full_steps * -(-self.own // self.batch_size) + -(-left // self.batch_size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,27 +209,6 @@ class BatchPlan:
         epoch, place = self._place(step)
         own = epoch.starts[place + 1] - epoch.starts[place]
         return int(own + epoch.drawn[place + 1] - epoch.drawn[place])
-
-    def indices(self, step: int, micro: int) -> tuple[int, ...]:
-        """Tell which samples are trained in a pass, from 0, of an optimizer step, from 1.
-
-        Returns:
-            Indices of samples that agree in size and controls; none where all of the pass
-            preserves the base.
-        """
-        return self._pass(step, micro).indices
-
-    def turns(self, step: int, micro: int) -> tuple[int, ...]:
-        """How often each of the `indices` of a pass was trained before in the run."""
-        return self._pass(step, micro).turns
-
-    def preserved(self, step: int, micro: int) -> range:
-        """Which preservation points complete a pass.
-
-        Returns:
-            Numbers that count on from 0 over the whole run.
-        """
-        return self._pass(step, micro).preserved
 
     def dealt(self, step: int, share: tuple[int, int] = (0, 1)) -> range:
         """Which passes of a step one of some processes makes that deal whole passes out.
@@ -246,12 +311,6 @@ class BatchPlan:
             if each.indices:
                 return Part(each.indices[:1], each.turns[:1], (each.first,), idle=True)
         return Part((int(self.groups[0].indices[0]),), (0,), (0,), idle=True)
-
-    def _pass(self, step: int, micro: int) -> Pass:
-        passes = self.passes(step) if step >= 1 else ()
-        if not 0 <= micro < len(passes):
-            raise ValueError(f"there is no micro-batch {micro} of step {step}")
-        return passes[micro]
 
     def _cut(self, step: int) -> Iterator[Pass]:
         epoch, place = self._place(step)
@@ -383,110 +442,6 @@ def _lengths(tokens: Sequence[int] | NDArray[np.int32] | None) -> NDArray[np.int
         return None
     lengths = np.asarray(tokens, dtype=np.int32)
     return lengths if lengths.all() else None
-
-
-def load_batch(
-    dataset: CachedDataset,
-    plan: BatchPlan,
-    step: int,
-    micro: int,
-    caption_dropout: float,
-    seed: int,
-    share: tuple[int, int] = (0, 1),
-    sample_weights: Sequence[float] = (),
-    views: Views | None = None,
-    mask: MaskSection | None = None,
-    sound_weight: float = 1.0,
-) -> Batch | None:
-    """Read one pass, or one process's share of it.
-
-    Args:
-        plan: Their order.
-        step: Optimizer step, from 1.
-        micro: Pass within the step, from 0.
-        caption_dropout: Probability of an empty caption, 0 to 1.
-        share: ``(index, count)``: which of how many nearly equal parts to read.
-        sample_weights: Factor on the loss of each sample of the dataset (`data.repeats_and_weights`); empty
-            where all are 1.
-        views: Chooses the view of each sample; unset: the first caption or, with the probability
-            of ``caption_dropout``, the empty one.
-        mask: What masks weigh; unset: the defaults.
-        sound_weight: Factor on the loss of sound.
-
-    Returns:
-        The samples; `positions` count over the whole step. None where all of the part preserves
-        the base.
-
-    Raises:
-        StorageError: When a cached file is damaged.
-    """
-    part = plan.part(step, micro, share)
-    if not part.indices:
-        return None
-
-    def view(index: int, position: int, turn: int) -> View:
-        if views is None:
-            return View(None if drops_caption(caption_dropout, seed, step, position) else 0)
-        return views.of_sample(dataset.items[index], step, position, turn)
-
-    samples = [
-        dataset.load(index, view(index, position, turn))
-        for index, position, turn in zip(part.indices, part.positions, part.turns, strict=True)
-    ]
-    weights = tuple(sample_weights[index] for index in part.indices) if sample_weights else ()
-    if part.idle:
-        weights = (0.0,)
-    return make_batch(
-        samples,
-        part.positions,
-        mask,
-        weights,
-        idle=part.idle,
-        sound_weight=sound_weight,
-        turns=tuple(itertools.starmap(SampleTurn, zip(part.indices, part.turns, strict=True))),
-    )
-
-
-def make_batch(
-    samples: Sequence[CachedSample],
-    positions: tuple[int, ...],
-    mask: MaskSection | None = None,
-    weights: tuple[float, ...] = (),
-    *,
-    idle: bool = False,
-    sound_weight: float = 1.0,
-    turns: tuple[SampleTurn | None, ...] = (),
-) -> Batch:
-    """Put samples of one size together.
-
-    Args:
-        samples: What `CachedDataset.load` gave.
-        mask: What masks weigh; unset: the defaults.
-        weights: Factor on the loss of each; empty where all are 1.
-        idle: Whether they count for nothing.
-        sound_weight: Factor on the loss of sound.
-        turns: As of `Batch`; empty for samples whose draws are not stratified.
-    """
-    sounds = [each.sound for each in samples if each.sound is not None]
-    clean = [each.clean for each in samples]
-    return Batch(
-        names=tuple(sample.name for sample in samples),
-        positions=positions,
-        latents=torch.stack([sample.latents for sample in samples]),
-        controls=tuple(
-            torch.stack(same) for same in zip(*(sample.controls for sample in samples), strict=True)
-        ),
-        conditionings=tuple(sample.conditioning for sample in samples),
-        weights=weights if set(weights) - {1.0} else (),
-        masks=predicted_alone(
-            batch_weights([each.mask for each in samples], mask or MaskSection(), clean), clean
-        ),
-        idle=idle,
-        directions=tuple(each.direction for each in samples if each.direction is not None),
-        sounds=torch.stack(sounds) if sounds else None,
-        sound_weight=sound_weight,
-        turns=turns or (None,) * len(samples),
-    )
 
 
 def part_of(batch_size: int, share: tuple[int, int]) -> range:

@@ -20,9 +20,10 @@ from numpy.typing import NDArray
 from ..config import DatasetSection, dataset_folders
 from ..errors import ConfigError, DatasetError
 from ..types import Bucket, PlannedSample, Sample
-from .paused_gc import uncollected
+from .crop import cut_share
 from .flips import with_flips
-from .image import cut_share, image_size
+from .image import image_size
+from .paused_gc import uncollected
 
 MUCH_CROPPED = 0.25
 """Share of the area that is cut off, from which an image is told."""

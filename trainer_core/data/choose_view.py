@@ -10,48 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from ..config import DatasetSection
 from ..config.dataset import dataset_folders
 from ..counters import counter_order, counter_seed
-from ..types import ENDS, START, Bucket, View
-from .cache.cached_item import ItemKind
-from .captions.length import drops_caption
-
-
-class Viewed(Protocol):
-    """What is asked of a sample: `CachedItem` has it."""
-
-    @property
-    def name(self) -> str:
-        """As in `Sample`."""
-        ...
-
-    @property
-    def bucket(self) -> Bucket:
-        """The size that it is trained at."""
-        ...
-
-    @property
-    def folder(self) -> int:
-        """As in `Sample`."""
-        ...
-
-    @property
-    def captions(self) -> int:
-        """How many texts it has, beside the empty one."""
-        ...
-
-    @property
-    def control_buckets(self) -> tuple[Bucket, ...]:
-        """The sizes of its control images."""
-        ...
-
-    @property
-    def flipped(self) -> object | None:
-        """None where it is never mirrored."""
-        ...
+from ..types import ENDS, START, View
+from .cache.cached_item import CachedItem, ItemKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +48,7 @@ class Views:
             dataset.end_frame,
         )
 
-    def of_sample(self, item: Viewed, step: int, position: int, turn: int) -> View:
+    def of_sample(self, item: CachedItem, step: int, position: int, turn: int) -> View:
         """Choose what of a sample a step trains.
 
         Args:
@@ -103,7 +67,7 @@ class Views:
             endpoints=self._endpoints(item, turn),
         )
 
-    def ordinary(self, item: Viewed, step: int, turn: int, *, blank: bool) -> View:
+    def ordinary(self, item: CachedItem, step: int, turn: int, *, blank: bool) -> View:
         """The view at which a base is held to what it does without what is learned.
 
         Args:
@@ -121,7 +85,7 @@ class Views:
             endpoints=self._endpoints(item, turn),
         )
 
-    def drops_controls(self, item: Viewed, step: int) -> bool:
+    def drops_controls(self, item: CachedItem, step: int) -> bool:
         """Whether a step trains a sample without its control images.
 
         One number is drawn for all of the step: samples of a pass have to agree, and which ones
@@ -151,11 +115,11 @@ class Views:
             for kind, folder in pairs
         ]
 
-    def _drops_caption(self, item: Viewed, step: int, position: int) -> bool:
+    def _drops_caption(self, item: CachedItem, step: int, position: int) -> bool:
         share = self._share(self.caption_dropout, item.folder)
         return drops_caption(share, self.seed, step, position)
 
-    def _text(self, item: Viewed, turn: int) -> int:
+    def _text(self, item: CachedItem, turn: int) -> int:
         count = item.captions
         if count == 1:
             return 0
@@ -163,7 +127,7 @@ class Views:
         size = item.bucket.width, item.bucket.height
         return counter_order(count, self.seed, "text", item.name, *size, rounds)[place]
 
-    def _is_flipped(self, item: Viewed, turn: int) -> bool:
+    def _is_flipped(self, item: CachedItem, turn: int) -> bool:
         if item.flipped is None:
             return False
         size = item.bucket.width, item.bucket.height
@@ -171,7 +135,7 @@ class Views:
         pair, place = divmod(turn, 2)
         return (counter_seed(self.seed, "flip", item.name, *size, pair) + place) % 2 == 1
 
-    def _endpoints(self, item: Viewed, turn: int) -> str:
+    def _endpoints(self, item: CachedItem, turn: int) -> str:
         """Which frames of a clip are given; of an image there are none."""
         drawn = counter_seed(self.seed, "start_frame", item.name, item.bucket.width, turn) / 2.0**63
         return ENDS if drawn < self.end_frame else START if drawn < self.start_frame else ""
@@ -180,3 +144,14 @@ class Views:
     def _share(shares: tuple[float, ...], folder: int) -> float:
         # A finished cache may have samples of folders that the run file does not name.
         return shares[folder] if folder < len(shares) else shares[0]
+
+
+def drops_caption(probability: float, seed: int, step: int, position: int) -> bool:
+    """Whether a sample of a step is trained with an empty caption.
+
+    Args:
+        probability: ``dataset.caption_dropout``, 0 to 1.
+        step: Optimizer step, from 1.
+        position: The sample's place in the step.
+    """
+    return counter_seed(seed, "caption_dropout", step, position) < probability * 2.0**63

@@ -24,9 +24,9 @@ from ..errors import DatasetError
 from ..filesystem.file_names import CLIP_EXTENSIONS, MOVING_EXTENSIONS
 from ..types import ANY_CLIPS, ClipPart
 from .frame_folders import frame_count, is_frame_folder, read_folder
-from .image_header import header_info
 from .image import on_white
 from .image_decoders import BROKEN, opened_image, what_is_wrong
+from .image_header import header_info
 
 _HDR = {16: "PQ", 18: "HLG"}
 """Numbers of transfer curves in ISO/IEC 23091-4, to their names."""

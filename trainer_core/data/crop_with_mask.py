@@ -13,7 +13,7 @@ from torch import Tensor
 from ..config import DatasetSection
 from ..errors import DatasetError
 from ..types import ANY_CLIPS, Bucket, ClipPart, FrameGrid, Sample
-from .image import CENTER, Crop, fit_to_bucket, moved
+from .crop import CENTER, Crop, fit_to_bucket, moved
 from .masks import (
     VERSION,
     center_of_mass,

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from ..config import DatasetSection, dataset_folders
 from ..types import PlannedSample
 from .batch_plan import BatchPlan
-from .repeats_and_weights import sample_paces
 from .choose_view import Views
+from .repeats_and_weights import repeats_and_weights
 
 _MOST = 12
 
@@ -31,7 +31,7 @@ def planned_batches(
     Returns:
         None where no sample is trained.
     """
-    repeats, _ = sample_paces((each.sample for each in samples), dataset)
+    repeats, _ = repeats_and_weights((each.sample for each in samples), dataset)
     if not any(repeats):
         return None
     sizes = [each.settings.batch_size or batch_size for each in dataset_folders(dataset)]

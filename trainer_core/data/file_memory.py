@@ -4,8 +4,7 @@ A file is known by its stamp (size, times, inode), so that an unchanged dataset 
 The memory lies in the cache's folder and holds no paths, only their hashes, because caches are
 passed on to other people.
 
-A scan asks `FileMemory.facts_of` with the status that it has of a file anyway, and tells
-`FileMemory.remember` what it had to read. Encoding asks `FileMemory.of` for the hash.
+A scan asks for headers and for what clips hold, encoding for hashes.
 """
 
 from __future__ import annotations
@@ -19,9 +18,10 @@ import numpy as np
 
 from ..errors import DatasetError
 from ..filesystem.record_table import RecordTable
-from .clips import ClipFacts
+from .clips import ClipFacts, clip_facts
 from .frame_folders import frame_files, is_frame_folder
 from .image import ImageInfo
+from .image_header import header_info
 
 _CHUNK = 1 << 20
 # A file changed twice within a file system's tick keeps its stamp; two seconds is FAT's tick.
@@ -76,43 +76,57 @@ class FileMemory:
         self._new_clips: dict[bytes, tuple[_Stamp, ClipFacts]] = {}
         self._seen: dict[str, tuple[_Stamp, str]] = {}
 
-    def facts_of(self, path: Path | str, status: os.stat_result) -> ImageInfo | None:
-        """What the header of an image file says, where that is remembered of the file as it is.
+    def image_info(self, path: Path) -> ImageInfo:
+        """What an image's header says; the file is opened only where that is not remembered.
 
-        Args:
-            status: Its status, links followed.
+        Raises:
+            DatasetError: As `image_header.header_info`.
         """
-        stamp = _stamp_of(status)
-        known = self._known(_name(path), stamp) if self._trust else None
-        if known is None:
-            return None
-        if known[1]:
+        try:
+            stamp, name = _stamp_of(path.stat()), _name(path)
+        except OSError:
+            return header_info(path)
+        known = self._known(name, stamp)
+        if known is not None and known[1] and self._trust:
             # The hash is asked for next: neither its status nor its name is made again then.
             self._seen[os.fspath(path)] = (stamp, known[1].hex())
-        return known[2]
+        if known is not None and known[2] is not None and self._trust:
+            return known[2]
+        found = header_info(path)
+        self._keep(name, (stamp, known[1] if known else b"", found))
+        return found
 
-    def remember(self, path: Path | str, status: os.stat_result, facts: ImageInfo) -> None:
-        """Remember what a header says that was just read; `status` is from before reading it."""
-        name, stamp = _name(path), _stamp_of(status)
-        known = self._known(name, stamp)
-        self._keep(name, (stamp, known[1] if known else b"", facts))
+    def clip_facts(self, path: Path, rate: float) -> ClipFacts:
+        """What a clip holds; it is opened only where that is not remembered.
 
-    def clip_of(self, path: Path | str, status: os.stat_result) -> ClipFacts | None:
-        """What a clip holds, as `facts_of` gives what an image's header says."""
+        Args:
+            rate: Frames per second of a folder of frames, of which nothing is remembered.
+
+        Raises:
+            DatasetError: As `clips.clip_facts`.
+        """
+        try:
+            status = None if is_frame_folder(path) else path.stat()
+        except OSError:
+            status = None
+        if status is None:
+            return clip_facts(path, rate)
+        stamp, name = _stamp_of(status), _name(path)
+        before, known = self._new_clips.get(name) or self._old_clips().get(name, (None, None))
+        if known is not None and before == stamp:
+            return known
+        found = clip_facts(path, rate)
+        if _is_settled(stamp):
+            self._new_clips[name] = stamp, found
+        return found
+
+    def _old_clips(self) -> dict[bytes, tuple[_Stamp, ClipFacts]]:
         if self._clips is None:
             rows = self._clip_table.read().tolist() if self._clip_table and self._trust else []
             self._clips = {
                 bytes(name): (tuple(stamp), ClipFacts(*facts)) for name, stamp, *facts, _, _ in rows
             }
-        name = _name(path)
-        stamp, facts = self._new_clips.get(name) or self._clips.get(name, (None, None))
-        return facts if stamp == _stamp_of(status) else None
-
-    def remember_clip(self, path: Path | str, status: os.stat_result, facts: ClipFacts) -> None:
-        """Remember what a clip holds that was just read; `status` is from before reading it."""
-        stamp = _stamp_of(status)
-        if _is_settled(stamp):
-            self._new_clips[_name(path)] = stamp, facts
+        return self._clips
 
     def of(self, path: Path) -> str:
         """SHA-256 of an image file's bytes, as 64 hexadecimal digits.

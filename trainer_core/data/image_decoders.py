@@ -20,7 +20,7 @@ from ..errors import DatasetError
 _FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF")
 """What is looked for beside AVIF and HEIC; fewer decoders are fewer surprises."""
 
-READABLE = "PNG, JPEG, WebP, AVIF, HEIC or BMP"
+READABLE_IMAGES = "PNG, JPEG, WebP, AVIF, HEIC or BMP"
 """What is read, in words."""
 
 MAX_PIXELS = 178_956_970
@@ -101,7 +101,7 @@ def opened_image(path: Path, descriptor: int | None = None) -> Iterator[Image.Im
         unknown = isinstance(error, UnidentifiedImageError)
         words = " ".join(str(error).split()) or type(error).__name__
         found = what_is_wrong(path, "its content is no image" if unknown else words)
-        raise DatasetError(found, f"a whole {READABLE} image", _REPLACE) from error
+        raise DatasetError(found, f"a whole {READABLE_IMAGES} image", _REPLACE) from error
 
 
 def decoded(file: BinaryIO, path: Path | str) -> Image.Image:

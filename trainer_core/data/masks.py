@@ -22,7 +22,8 @@ from ..config.folders import MaskSection
 from ..errors import DatasetError
 from ..types import Bucket, ClipPart, Sample
 from .clips import read_frames
-from .image import CENTER, Crop, kept_box, moved, open_mask
+from .crop import CENTER, Crop, kept_box, moved
+from .image import open_mask
 
 VERSION = 1
 """Of the way masks are brought to the latents: another one gives other cached files."""
@@ -121,7 +122,7 @@ def fit_mask(
     crop: Crop = "center",
     focus: tuple[float, float] | None = None,
 ) -> Tensor:
-    """Cut and resize a mask as `image.fit_to_bucket` does its image.
+    """Cut and resize a mask as `crop.fit_to_bucket` does its image.
 
     Args:
         mask: Of mode L, as `read_mask` gives it.

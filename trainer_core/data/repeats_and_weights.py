@@ -3,40 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Protocol
+from typing import NamedTuple
 
 from ..config import DatasetSection
 from ..config.dataset import DatasetFolder, dataset_folders
 from ..errors import ConfigError
+from ..types import Sample
 
 
-class Paced(Protocol):
-    """What is asked of a sample: `Sample` and `CachedItem` have it."""
+class Pace(NamedTuple):
+    """How often a sample is trained, and how much it counts; as in `Sample`."""
 
-    @property
-    def regularization(self) -> bool:
-        """As in `Sample`."""
-        ...
-
-    @property
-    def validation(self) -> bool:
-        """As in `Sample`."""
-        ...
-
-    @property
-    def folder(self) -> int:
-        """As in `Sample`."""
-        ...
-
-    @property
-    def repeats(self) -> int:
-        """As in `Sample`."""
-        ...
-
-    @property
-    def weight(self) -> float:
-        """As in `Sample`."""
-        ...
+    regularization: bool
+    validation: bool
+    folder: int
+    repeats: int
+    weight: float
 
 
 MOST_REPEATS = 100_000
@@ -48,7 +30,7 @@ MOST_SAMPLES = 100_000_000
 _USUAL = {"validation": False, "repeats": 1, "weight": 1.0, "folder": 0}
 
 
-def pace_marks(item: Paced) -> list[str]:
+def pace_marks(item: Sample | Pace) -> list[str]:
     """Words that stand in a dataset's identity for what of a sample's pace is not as usual.
 
     A regularization image's folder is left out: an identity once knew a single such folder.
@@ -61,8 +43,8 @@ def pace_marks(item: Paced) -> list[str]:
     return marks
 
 
-def sample_paces(
-    items: Iterable[Paced], dataset: DatasetSection
+def repeats_and_weights(
+    items: Iterable[Sample | Pace], dataset: DatasetSection
 ) -> tuple[tuple[int, ...], tuple[float, ...]]:
     """Tell how often each sample appears in an epoch, and the factor on its loss.
 

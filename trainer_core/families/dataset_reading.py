@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from ..config import RunConfig
 from ..config.defaults import resolved_length, run_length
 from ..data.buckets import plan_buckets
-from ..data.captions.notes import caption_notes
 from ..data.captions.length import TextLimit, long_caption_notes
-from ..data.report.make_report import Batching, make_report
+from ..data.captions.notes import caption_notes
 from ..data.report.dataset_report import DatasetReport
 from ..data.report.finding_kinds import KINDS
+from ..data.report.make_report import Batching, make_report
 from ..data.sources.scan_dataset import scan_all
 from ..data.sources.scan_folder import Scan
 from ..errors import ConfigError, DatasetError

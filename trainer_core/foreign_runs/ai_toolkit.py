@@ -14,9 +14,12 @@ from typing import Any
 
 from ..config.memory import RECOVERABLE
 from ..errors import ConfigError
+from .conversion import Cases, Conversion, Source, leaves, name_of
 from .dataset_folders import WEIGHT, Folder, set_folders
+from .key_tables import read_tables
 from .optimizers import FINDS_ITS_RATE, set_optimizer
 from .program import Given, Program, has, set_family, trains_clips
+from .shared_settings import set_image_folder, set_previews, set_sizes, set_text_encoder
 from .value_readers import (
     BASE_FORMATS,
     UnfitError,
@@ -27,9 +30,6 @@ from .value_readers import (
     texts,
     whole,
 )
-from .conversion import Cases, Conversion, Source, leaves, name_of
-from .key_tables import read_tables
-from .shared_settings import set_image_folder, set_previews, set_sizes, set_text_encoder
 
 _NAME = "ai-toolkit"
 _TABLES = read_tables("ai_toolkit")

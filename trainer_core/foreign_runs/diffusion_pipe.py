@@ -10,9 +10,18 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..errors import ConfigError
+from .conversion import Conversion, Source
 from .dataset_folders import Folder, set_folders
+from .key_tables import read_tables
 from .optimizers import set_optimizer
 from .program import Given, Program, has, set_family, trains_clips
+from .shared_settings import (
+    NOT_HERE,
+    ONE_SIZE,
+    say_family_of_datasets,
+    set_image_folder,
+    set_sizes,
+)
 from .value_readers import (
     UnfitError,
     list_of,
@@ -24,15 +33,6 @@ from .value_readers import (
     text,
     whole,
     word_of,
-)
-from .conversion import Conversion, Source
-from .key_tables import read_tables
-from .shared_settings import (
-    NOT_HERE,
-    ONE_SIZE,
-    say_family_of_datasets,
-    set_image_folder,
-    set_sizes,
 )
 
 _NAME = "diffusion-pipe"

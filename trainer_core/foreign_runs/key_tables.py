@@ -35,8 +35,8 @@ from typing import Any
 
 from ..errors import TrainerError
 from ..filesystem.text_files import read_text
-from .value_readers import ABSENT, READERS, Read, switch
 from .conversion import EVERY, Case, Cases, Condition, Lacks, Maps, Row, Table, Together
+from .value_readers import ABSENT, READERS, Read, switch
 
 FOLDER = Path(__file__).parent / "keys"
 _ROW = re.compile(r"(?P<keys>.+?)(?: if (?P<condition>.+?))? (?P<mark>->|--|&|=)(?: (?P<rest>.+))?")

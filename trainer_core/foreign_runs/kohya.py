@@ -11,13 +11,13 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from .conversion import Conversion, Source, Table
 from .documents import script_of
+from .key_tables import read_tables
 from .optimizers import set_optimizer
 from .program import Given, other_script
-from .value_readers import numbers, text, texts, whole
-from .conversion import Conversion, Source, Table
-from .key_tables import read_tables
 from .shared_settings import NOT_HERE, set_previews
+from .value_readers import numbers, text, texts, whole
 
 Values = Mapping[str, Any]
 Datasets = tuple[str, Values] | None

@@ -11,7 +11,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..families.run_files import words_elsewhere
+from .conversion import Conversion, Source, Table
 from .dataset_folders import Folder, set_folders
+from .key_tables import read_tables
 from .kohya import (
     BOTH,
     LISTED,
@@ -26,15 +28,13 @@ from .kohya import (
     without_sections,
 )
 from .program import Given, Program, set_family, trains_clips
-from .value_readers import mapping, mappings, numbers, text
-from .conversion import Conversion, Source, Table
 from .sd_scripts import is_of_sd_scripts
-from .key_tables import read_tables
 from .shared_settings import (
     say_family_of_datasets,
     set_image_folder,
     set_list_of_images,
 )
+from .value_readers import mapping, mappings, numbers, text
 
 _NAME = "musubi-tuner"
 _TABLES = read_tables("musubi")

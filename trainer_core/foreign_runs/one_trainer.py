@@ -14,13 +14,13 @@ from typing import Any
 
 from ..config.patterns import pattern_mistake
 from ..errors import InputError
+from .conversion import Conversion, Source, name_of
 from .dataset_folders import WEIGHT, Folder, set_folders
+from .key_tables import read_tables
 from .optimizers import set_optimizer
 from .program import Given, Program, has, set_family
-from .value_readers import UnfitError, containing, flag, mappings, number, sides, text, whole
-from .conversion import Conversion, Source, name_of
-from .key_tables import read_tables
 from .shared_settings import NOT_HERE, ONE_SIZE, set_previews, set_sizes, set_text_encoder
+from .value_readers import UnfitError, containing, flag, mappings, number, sides, text, whole
 
 _NAME = "OneTrainer"
 _TABLES = read_tables("one_trainer")

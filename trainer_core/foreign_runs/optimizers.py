@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from ..config import OptimizerSection
-from .value_readers import number, text
 from .conversion import Conversion, Source
+from .value_readers import number, text
 
 Said = tuple[str, Any]
 """A key with what it says there."""

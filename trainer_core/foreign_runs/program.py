@@ -13,9 +13,9 @@ from ..families.lent import GRAPH_MODEL
 from ..families.registry import FAMILIES
 from ..families.run_files import words_elsewhere
 from ..filesystem.text_files import read_text
+from .conversion import Conversion, Table, name_of, shown
 from .documents import LARGEST, Document, open_document, script_of
 from .value_readers import ABSENT
-from .conversion import Conversion, Table, name_of, shown
 
 Found = TypeVar("Found")
 

@@ -19,11 +19,11 @@ from ..errors import ConfigError, InputError, TrainerError
 from ..families.lent import GRAPH_MODEL, OF_FILES
 from ..families.run_files import config_of, run_file_of
 from ..printable import listed
+from .conversion import ALWAYS_IN_WORDS, Balanced, Conversion, Note, name_of, with_one_outcome
 from .documents import Document, split_command
 from .program import Beside, Given, Program, other_script
-from .value_readers import UnfitError
 from .programs import PROGRAMS
-from .conversion import ALWAYS_IN_WORDS, Balanced, Conversion, Note, name_of, with_one_outcome
+from .value_readers import UnfitError
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from .conversion import Conversion, Lacks, Maps, Note, Source, Table, Together
 from .dataset_folders import Folder, set_folders
+from .key_tables import read_tables
 from .kohya import (
     BOTH,
     LISTED,
@@ -26,10 +28,8 @@ from .kohya import (
     without_sections,
 )
 from .program import Given, Program, set_family
-from .value_readers import UnfitError, mapping, mappings, number, numbers, text, whole
-from .conversion import Conversion, Lacks, Maps, Note, Source, Table, Together
-from .key_tables import read_tables
 from .shared_settings import say_family_of_datasets
+from .value_readers import UnfitError, mapping, mappings, number, numbers, text, whole
 
 _NAME = "sd-scripts"
 _TABLES = read_tables("sd_scripts")

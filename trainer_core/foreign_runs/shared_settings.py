@@ -8,10 +8,10 @@ from typing import Any
 
 from ..config.preview import prompt_line
 from ..families.registry import FAMILIES, get_family
+from .conversion import Conversion, Source
 from .optimizers import Said
 from .program import Given
 from .value_readers import Read, UnfitError, number, text, texts, whole
-from .conversion import Conversion, Source
 
 NOT_HERE = "It is not here: give it behind the other file, with a second --from."
 ONE_SIZE = "There one size is chosen for each image, here it is trained at all."

@@ -12,12 +12,12 @@ from typing import Any
 
 from ..config.patterns import pattern_mistake
 from ..errors import ConfigError
-from .optimizers import set_optimizer
-from .program import Given, Program, has, set_family
-from .value_readers import UnfitError, ending, mappings, pixels, side_of, text, whole
 from .conversion import Conversion, Source
 from .key_tables import read_tables
+from .optimizers import set_optimizer
+from .program import Given, Program, has, set_family
 from .shared_settings import ONE_SIZE, set_list_of_images, set_previews, set_sizes
+from .value_readers import UnfitError, ending, mappings, pixels, side_of, text, whole
 
 _NAME = "qwen-image-finetune"
 _TABLES = read_tables("tsiendragon")

@@ -21,11 +21,12 @@ from torch import Tensor, nn
 from ..config import DatasetSection, PreviewSection, RunConfig
 from ..data.cache.build_cache import Encoders
 from ..data.cache.cache_file import Entry, is_sound, make_entry, read_entry, write_entry
-from ..data.cache.encoder_protocols import encode_control, encode_endpoints
+from ..data.cache.encoder_protocols import encode_endpoints, of_clips
 from ..data.captions.length import TextLimit
 from ..data.clips import is_clip, read_frames
+from ..data.crop import fit_to_bucket, resize_exact
 from ..data.drawn_masks import with_mask
-from ..data.image import fit_to_bucket, on_white, open_image, resize_exact, to_pixels
+from ..data.image import on_white, open_image, to_pixels
 from ..device import DTYPES, release_memory, resolve_device, resolve_precision
 from ..errors import ConfigError
 from ..families.family import Family
@@ -321,7 +322,8 @@ def encode_prompts(
         if not is_sound(entry, thorough=True):
             tensors = _encode(texts, controls, open_encoders(), channels)
             if shown:
-                tensors["control.0"] = encode_control(open_encoders(), torch.stack(_bytes(shown)))
+                encode = of_clips(open_encoders()).encode_control
+                tensors["control.0"] = encode(torch.stack(_bytes(shown)))
             if begin:
                 tensors |= _encoded_endpoints(begin, count, open_encoders())
             write_entry(entry, tensors)

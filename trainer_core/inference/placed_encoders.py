@@ -10,14 +10,13 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Callable, Sequence
-from typing import cast
 
 import torch
 from PIL import Image
 from torch import Tensor, nn
 
 from ..config import MemorySection
-from ..data.cache.encoder_protocols import ClipEncoders, Encoders, encode_clip, encode_texts
+from ..data.cache.encoder_protocols import Encoders, encode_texts, of_clips
 from ..device import release_memory
 from ..families.family_specs import PartedEncoders
 from ..offload.host_weights import MappedMaster, Master, make_master
@@ -95,11 +94,11 @@ class PlacedEncoders:
 
     def encode_clip(self, frames: Tensor) -> Tensor:
         """As `ClipEncoders.encode_clip`."""
-        return encode_clip(self._with("image"), frames)
+        return of_clips(self._with("image")).encode_clip(frames)
 
     def encode_endpoints(self, first: Tensor, last: Tensor | None, count: int) -> Conditioning:
         """As `ClipEncoders.encode_endpoints`."""
-        return cast("ClipEncoders", self._with("image")).encode_endpoints(first, last, count)
+        return of_clips(self._with("image")).encode_endpoints(first, last, count)
 
     def encode_text(self, caption: str, controls: Sequence[Image.Image] = ()) -> Conditioning:
         """As `Encoders.encode_text`."""

@@ -8,7 +8,8 @@ import torch
 from PIL import Image
 
 from trainer_core.data import file_memory
-from trainer_core.data.image import fit_to_bucket, open_image, to_pixels
+from trainer_core.data.crop import fit_to_bucket
+from trainer_core.data.image import open_image, to_pixels
 from trainer_core.filesystem.record_table import RecordTable
 from trainer_core.types import Bucket, View
 

@@ -8,8 +8,8 @@ import time
 import numpy as np
 import pytest
 
-from trainer_core.data.cache.remove_unused import Collected, collect
 from trainer_core.data.cache.item_columns import hex_keys
+from trainer_core.data.cache.remove_unused import Collected, collect
 
 NOTHING = np.zeros((0, 32), np.uint8)
 
@@ -72,7 +72,8 @@ def test_what_a_manifest_names_stays(world, three, damage):
 @pytest.mark.exhaustive
 def test_what_a_process_at_work_uses_stays_until_it_ends(world, three):
     code = (
-        "import sys, time; from pathlib import Path; from trainer_core.data.cache.remove_unused import *;"
+        "import sys, time; from pathlib import Path;"
+        "from trainer_core.data.cache.remove_unused import *;"
         "from trainer_core.data.cache.item_columns import hex_keys;"
         "mark = UseMark(Path(sys.argv[1]), hex_keys(sys.argv[2:])); print('ready', flush=True);"
         "time.sleep(60)"

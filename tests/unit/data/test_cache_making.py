@@ -12,8 +12,8 @@ import torch
 from tests.fixtures.cache_world import TinyEncoders, World, same
 from trainer_core.config import CacheSection
 from trainer_core.data.cache.cached_dataset import CachedDataset
-from trainer_core.data.cache.item_columns import ItemColumns
 from trainer_core.data.cache.cached_item import CachedItem, Mirrored
+from trainer_core.data.cache.item_columns import ItemColumns
 from trainer_core.errors import DatasetError
 from trainer_core.types import Bucket
 

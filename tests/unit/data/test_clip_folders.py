@@ -283,5 +283,5 @@ def test_an_unchanged_clip_is_not_read_again(folder, tmp_path, clips, changed, m
             if changed:
                 shutil.copy(clips[1], root / "a.mp4")
             else:
-                monkeypatch.delattr("trainer_core.data.sources.facts.clip_facts")
+                monkeypatch.delattr("trainer_core.data.file_memory.clip_facts")
     assert (found.samples == first) != changed

@@ -9,8 +9,8 @@ import pytest
 from PIL import Image, PngImagePlugin
 
 from tests.fixtures.opened_files import opened_files
-from trainer_core.data.image_header import header_info, plain_header
 from trainer_core.data.image import image_info
+from trainer_core.data.image_header import header_info, plain_header
 from trainer_core.errors import DatasetError
 
 SIZE = (37, 21)

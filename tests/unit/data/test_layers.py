@@ -5,8 +5,8 @@ import pytest
 from PIL import Image
 
 from trainer_core.config import DatasetSection
-from trainer_core.data.sources.scan_folder import scan, survey
 from trainer_core.data.sources.layer_files import require_layers
+from trainer_core.data.sources.scan_folder import scan, survey
 from trainer_core.errors import ConfigError, DatasetError
 
 LAYERED = ("layered",)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from trainer_core.config import DatasetSection
-from trainer_core.data.repeats_and_weights import pace_marks, sample_paces
+from trainer_core.data.repeats_and_weights import pace_marks, repeats_and_weights
 from trainer_core.types import Sample
 
 BASE = Sample("a.png", Path("a.png"), "", 8, 8)
@@ -43,7 +43,7 @@ DATASET = DatasetSection.model_validate(
     ],
 )
 def test_a_samples_pace_is_its_own_times_its_folders(values, repeats, weight):
-    assert sample_paces([sample(**values)], DATASET) == ((repeats,), (weight,))
+    assert repeats_and_weights([sample(**values)], DATASET) == ((repeats,), (weight,))
 
 
 def test_the_identity_of_a_plain_dataset_stays_and_others_differ():

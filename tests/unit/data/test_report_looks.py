@@ -4,7 +4,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from trainer_core.data.report.near_duplicates import MOST_BITS, MOST_GREY, alike, look_hashes, near_pairs
+from trainer_core.data.report.near_duplicates import (
+    MOST_BITS,
+    MOST_GREY,
+    alike,
+    look_hashes,
+    near_pairs,
+)
 
 
 def smooth(count: int, seed: int = 0, side: int = 4) -> np.ndarray:

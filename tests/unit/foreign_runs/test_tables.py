@@ -2,7 +2,6 @@
 
 import pytest
 
-from trainer_core.foreign_runs.value_readers import ABSENT, text, whole
 from trainer_core.foreign_runs.conversion import (
     EVERY,
     Case,
@@ -15,6 +14,7 @@ from trainer_core.foreign_runs.conversion import (
     Together,
 )
 from trainer_core.foreign_runs.key_tables import FOLDER, read_tables
+from trainer_core.foreign_runs.value_readers import ABSENT, text, whole
 
 TEXT = """# Source: nowhere.
 

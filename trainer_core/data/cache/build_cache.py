@@ -21,21 +21,21 @@ from ...errors import DatasetError
 from ...printable import listed
 from ...types import ANY_CLIPS, FrameGrid, PlannedSample
 from ..buckets import Plan
-from ..paused_gc import uncollected
 from ..file_memory import FileMemory
 from ..masks import counts_nothing, may_count_nothing, nothing_counts_error
+from ..paused_gc import uncollected
 from ..report.dataset_report import motion_findings
 from ..report.report_text import finding_line
 from .cache_file import look_into, read_entry
 from .cached_dataset import CachedDataset
-from .work_claims import Claims
-from .remove_unused import UseMark
-from .item_columns import ColumnWriter, ItemColumns, hex_keys
-from .encoder_protocols import Encoders
-from .file_index import CacheIndex, count_tokens
 from .cached_item import PreservedItem
 from .encode_missing import Maker
+from .encoder_protocols import Encoders
 from .entry_keys import Grid, Recipe, Recipes, TextTask, no_grid
+from .file_index import CacheIndex, count_tokens
+from .item_columns import ColumnWriter, ItemColumns, hex_keys
+from .remove_unused import UseMark
+from .work_claims import Claims
 
 __all__ = ["CachedDataset", "Encoders", "build_cache"]
 

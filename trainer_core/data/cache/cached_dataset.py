@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ...types import Bucket, CachedSample, View
-from ..repeats_and_weights import pace_marks
+from ..repeats_and_weights import Pace, pace_marks
 from .cache_file import Entry, read_entry
-from .remove_unused import UseMark
-from .item_columns import ItemColumns, Pace
 from .cached_item import CachedItem, ItemKind, Mirrored, PreservedItem
+from .item_columns import ItemColumns
+from .remove_unused import UseMark
 
 __all__ = ["CachedDataset", "CachedItem", "EntryMemory", "Mirrored", "PreservedItem"]
 

@@ -22,17 +22,10 @@ from ..image import on_white, to_pixels
 from ..motion import Motion
 from ..sounds import read_sound
 from .cache_file import Entry, is_sound, write_entry
-from .work_claims import Claims
-from .encoder_protocols import (
-    Encoders,
-    encode_clip,
-    encode_control,
-    encode_endpoints,
-    encode_sound,
-    encode_texts,
-)
-from .file_index import CacheIndex
+from .encoder_protocols import Encoders, encode_endpoints, encode_texts, of_clips
 from .entry_keys import ImageTask, PlainTask, Recipes, SizedImage, TextTask
+from .file_index import CacheIndex
+from .work_claims import Claims
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 _WAIT_SECONDS = 0.05
@@ -183,7 +176,8 @@ class Maker:
         if isinstance(first, ImageTask) and first.source.clip is not None:
             if SOUND in first.source.endpoints:
                 seconds = first.source.clip.seconds
-                return [{"latents": encode_sound(self._encoders, e, seconds)} for e in prepared]
+                encode = of_clips(self._encoders).encode_sound
+                return [{"latents": encode(each, seconds)} for each in prepared]
             return [self._of_clip(first.source.endpoints, each) for each in prepared]
         latents = self._encoders.encode_image(torch.stack(prepared))
         if latents.ndim != 4 or len(latents) != len(batch):
@@ -194,12 +188,13 @@ class Maker:
     def _of_clip(self, endpoints: Sequence[str], frames: Tensor) -> Conditioning:
         """Latents of a clip `[T, 3, H, W]`, and what the base is given of it."""
         assert self._encoders is not None
+        encoders = of_clips(self._encoders)
         if CONTROL in endpoints:
-            return {"latents": encode_control(self._encoders, frames)}
-        tensors = {"latents": encode_clip(self._encoders, frames)}
+            return {"latents": encoders.encode_control(frames)}
+        tensors = {"latents": encoders.encode_clip(frames)}
         for kind in endpoints:
             last = frames[-1] if kind == ENDS else None
-            tensors |= encode_endpoints(self._encoders, frames[0], last, len(frames))
+            tensors |= encode_endpoints(encoders, frames[0], last, len(frames))
         return tensors
 
     def _keep(self, task: Task, tensors: Conditioning) -> None:

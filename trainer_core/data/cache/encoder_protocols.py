@@ -34,82 +34,64 @@ class Encoders(Protocol):
 
 
 class ClipEncoders(Encoders, Protocol):
-    """Encoders of a base of videos; what each of them does say the functions of these names."""
+    """Encoders of a base of videos."""
 
     def encode_clip(self, frames: Tensor) -> Tensor:
-        """Encode a clip."""
+        """Encode a clip.
+
+        Args:
+            frames: `[T, 3, H, W]`, uint8, a number of frames that the base trains.
+
+        Returns:
+            Normalised latents `[C, f, h, w]`.
+        """
         ...
 
     def encode_endpoints(self, first: Tensor, last: Tensor | None, count: int) -> Conditioning:
-        """Encode its first frame and its last one, of a base that takes them (`StartFrames`)."""
+        """Encode what a base is given of a clip of so many frames (`StartFrames`).
+
+        Args:
+            first: Its first frame, `[3, H, W]`, uint8.
+            last: As well; None where the first one alone is given.
+
+        Returns:
+            Tensors by name. One that is called ``clean`` `[f]` is 1 for the frames of latents that
+            the base does not predict.
+        """
         ...
 
     def encode_control(self, frames: Tensor) -> Tensor:
-        """Encode a clip that steers another one, of a base that is steered (`Family.steered`)."""
+        """Encode a clip that steers another one, of a base that is steered (`Family.steered`).
+
+        Args:
+            frames: `[T, 3, H, W]`, uint8.
+
+        Returns:
+            `[C, f, h, w]`, as the base reads it.
+        """
         ...
 
     def encode_sound(self, sound: Sound, seconds: float) -> Tensor:
-        """Encode a clip's sound, of a base that generates it (`EncoderSource.sounds`)."""
+        """Encode the sound of a clip that is trained so long (`EncoderSource.sounds`).
+
+        Returns:
+            Normalised latents `[c, t, b]`, as many as the base generates for a clip of that length.
+        """
         ...
 
 
-def encode_clip(encoders: Encoders, frames: Tensor) -> Tensor:
-    """Encode a clip.
-
-    Args:
-        encoders: `ClipEncoders`.
-        frames: `[T, 3, H, W]`, uint8, a number of frames that the base trains.
-
-    Returns:
-        Normalised latents `[C, f, h, w]`.
-    """
-    return cast("ClipEncoders", encoders).encode_clip(frames)
+def of_clips(encoders: Encoders) -> ClipEncoders:
+    """The same, of a base of videos."""
+    return cast("ClipEncoders", encoders)
 
 
 def encode_endpoints(
     encoders: Encoders, first: Tensor, last: Tensor | None, count: int
 ) -> Conditioning:
-    """Encode what a base is given of a clip.
-
-    Args:
-        encoders: `ClipEncoders`.
-        first: `[3, H, W]`, uint8.
-        last: As well; None where the first one alone is given.
-        count: Frames of the clip.
-
-    Returns:
-        Tensors by name under `START`, or `ENDS` where the last frame is among them. One that is
-        called ``clean`` `[f]` is 1 for the frames of latents that the base does not predict.
-    """
-    found = cast("ClipEncoders", encoders).encode_endpoints(first, last, count)
+    """As `ClipEncoders.encode_endpoints`, named under `START`, or `ENDS` with the last frame."""
+    found = of_clips(encoders).encode_endpoints(first, last, count)
     kind = START if last is None else ENDS
     return {f"{kind}.{name}": each for name, each in found.items()}
-
-
-def encode_control(encoders: Encoders, frames: Tensor) -> Tensor:
-    """Encode a clip that steers another one.
-
-    Args:
-        encoders: `ClipEncoders`.
-        frames: `[T, 3, H, W]`, uint8.
-
-    Returns:
-        `[C, f, h, w]`, as the base reads it.
-    """
-    return cast("ClipEncoders", encoders).encode_control(frames)
-
-
-def encode_sound(encoders: Encoders, sound: Sound, seconds: float) -> Tensor:
-    """Encode a clip's sound.
-
-    Args:
-        encoders: `ClipEncoders`.
-        seconds: Length of the clip that is trained.
-
-    Returns:
-        Normalised latents `[c, t, b]`, as many as the base generates for a clip of that length.
-    """
-    return cast("ClipEncoders", encoders).encode_sound(sound, seconds)
 
 
 def encode_texts(

@@ -10,12 +10,13 @@ import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, overload
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...types import Bucket
+from ..repeats_and_weights import Pace
 from .cache_file import Entry
 from .cached_item import CachedItem, ItemKind, Mirrored
 
@@ -84,16 +85,6 @@ def form_of(item: CachedItem) -> Form:
         *(item.bucket, item.control_buckets, item.regularization, item.validation),
         *(item.folder, counts, bool(item.source)),
     )
-
-
-class Pace(NamedTuple):
-    """How often a sample is trained, and how much it counts; as in `CachedItem`."""
-
-    regularization: bool
-    validation: bool
-    folder: int
-    repeats: int
-    weight: float
 
 
 class ItemColumns(Sequence[CachedItem]):

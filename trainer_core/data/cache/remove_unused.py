@@ -26,8 +26,8 @@ from ...errors import StorageError
 from ...filesystem.record_table import key_bytes
 from ...filesystem.storage import Lock, acquire, atomic_write, holder, unlink
 from ...filesystem.text_files import LARGEST_LIST, require_regular
-from .work_claims import is_old
 from .file_index import scan_files
+from .work_claims import is_old
 
 KINDS = ("latents", "masks", "preserved", "prompts", "slider", "text")
 """Folders of a cache from which files are removed."""

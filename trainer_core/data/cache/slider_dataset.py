@@ -20,14 +20,14 @@ from ..file_memory import FileMemory
 from .build_cache import encoded_as
 from .cache_file import is_sound, source_hash
 from .cached_dataset import CachedDataset
-from .work_claims import Claims
-from .remove_unused import UseMark
-from .item_columns import ItemColumns, hex_keys
-from .encoder_protocols import Encoders
-from .file_index import CacheIndex
 from .cached_item import CachedItem, PreservedItem
 from .encode_missing import Maker
+from .encoder_protocols import Encoders
 from .entry_keys import Recipes, TextTask
+from .file_index import CacheIndex
+from .item_columns import ItemColumns, hex_keys
+from .remove_unused import UseMark
+from .work_claims import Claims
 
 
 def slider_mark(slider: SliderSection) -> str:

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from ...config import DatasetSection
 from ...config.dataset import dataset_folders
+from ...printable import listed
 from ...types import Sample
-from .length import PLACEHOLDERS
+from .rules import PLACEHOLDERS
 
 _NAMED = 3
 _FEWEST = 2  # captions that have something in common
@@ -82,7 +83,4 @@ def second_word(captions: Sequence[str], trigger_word: str) -> str:
 
 
 def _named(names: Sequence[str], note: str) -> list[str]:
-    if not names:
-        return []
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return [f"{note}: {', '.join(names[:_NAMED])}{more}"]
+    return [f"{note}: {listed(names, _NAMED)}"] if names else []

@@ -1,4 +1,6 @@
-"""What becomes of the captions of one image: the texts that are encoded and trained.
+"""Caption rules: from the captions of one image to the texts that are encoded and trained.
+
+Lines, choices, shuffled and dropped tags, prefix, suffix and the trigger word.
 
 Each step is a function of the caption and the settings alone. So an image that is added or renamed
 changes the texts of no other one, the same caption makes the same texts in every run and for every
@@ -8,6 +10,7 @@ image that has it, and what was encoded once is found again.
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -15,8 +18,13 @@ from dataclasses import dataclass, field
 from ...config import DatasetSection
 from ...config.folders import CaptionSection
 from ...counters import counter_order, counter_seed
-from .length import with_trigger, without_placeholders
 from .choices import EXPECTED_RULES, CaptionRuleError, Choices, read_choices
+
+PLACEHOLDERS = ("[trigger]", "[name]")
+"""What stands for the trigger word in captions that were written for ai-toolkit."""
+
+# Chinese, Japanese and Korean are written without blanks between words.
+_LETTER = r"[^\W\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]"
 
 _TRIES = 20
 """Choices that are tried for each text that is wanted; several of them may read alike."""
@@ -135,7 +143,7 @@ class _Tags:
 
     @classmethod
     def of(cls, text: str, settings: DatasetSection, key: str) -> _Tags:
-        rules, text = settings.captions, without_placeholders(settings.trigger_word, text)
+        rules, text = settings.captions, _without_placeholders(settings.trigger_word, text)
         if not rules.shuffle:
             return cls(text, settings)
         # The trigger word stays in front, also where the caption begins with it.
@@ -202,3 +210,49 @@ def _orders_of(tags: Sequence[str]) -> int:
     for same in Counter(tags).values():
         orders //= math.factorial(same)
     return orders
+
+
+def with_trigger(trigger_word: str, caption: str, *, add: bool = True) -> str:
+    """Put the trigger word into a caption: for `PLACEHOLDERS`, else in front, unless it has it.
+
+    Args:
+        trigger_word: As it is set; empty: the caption stays as it is.
+        add: As ``dataset.captions.add_trigger``.
+    """
+    trigger = trigger_word.strip()
+    if not trigger:
+        return caption
+    caption = _without_placeholders(trigger, caption)
+    if not add or _has_word(caption, trigger):
+        return caption
+    return f"{trigger}, {caption}" if caption else trigger
+
+
+def _without_placeholders(trigger_word: str, caption: str) -> str:
+    """Put the trigger word, where there is one, in the place of `PLACEHOLDERS`."""
+    trigger = trigger_word.strip()
+    for placeholder in PLACEHOLDERS if trigger else ():
+        caption = caption.replace(placeholder, trigger)
+    return caption
+
+
+def _has_word(text: str, word: str) -> bool:
+    """Whether a text has a word or several as a whole, in any case of the letters."""
+    return word.lower() in text.lower() and re.search(_whole(word), text, re.IGNORECASE) is not None
+
+
+def _whole(word: str) -> str:
+    return rf"(?<!{_LETTER}){re.escape(word)}(?!{_LETTER})"
+
+
+def with_class_word(caption: str, trigger_word: str, class_word: str) -> str:
+    """Put a class word in the place of the trigger word, wherever a caption has it.
+
+    Args:
+        caption: As it is trained, with the trigger word in front or anywhere in it.
+        trigger_word: Replaced as a whole word, in any case of its letters; a class word that
+            follows it already, as in "a photo of TRIGGER woman", is not written twice.
+    """
+    word = re.escape(class_word.strip())
+    whole = rf"{_whole(trigger_word.strip())}(?:\s+{word}(?!{_LETTER}))?"
+    return re.sub(whole, lambda _: class_word.strip(), caption, flags=re.IGNORECASE)

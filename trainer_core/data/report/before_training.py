@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from ...config import DatasetSection
 from ...errors import DatasetError
 from ...types import Sample
-from .make_report import in_order, quick_findings
 from .caption_findings import bracket_findings
+from .make_report import in_order, quick_findings
 from .report_text import finding_line
 
 

@@ -17,7 +17,6 @@ from ..clips import read_frames
 from ..image import image_size, turned_note
 from ..masks import center_of_mass, read_mask, same_shape
 from ..motion import Motion
-from .make_report import in_order
 from .dataset_report import (
     BesideImage,
     DatasetReport,
@@ -27,8 +26,9 @@ from .dataset_report import (
     motion_findings,
 )
 from .finding_kinds import KINDS
-from .near_duplicates import alike, is_flat
 from .image_fingerprints import Seen, see
+from .make_report import in_order
+from .near_duplicates import alike, is_flat
 from .placement import place
 
 _BLACK, _WHITE = 8, 247

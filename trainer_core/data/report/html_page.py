@@ -9,10 +9,10 @@ from PIL import Image
 
 from ...printable import gibibytes, grouped
 from ...types import Bucket
-from .html_document import document, escaped, tiles
 from .dataset_report import DatasetReport, Finding, Placement, ReportedImage
-from .thumbnails import chosen, embedded, masked_thumbnail, thumbnails
+from .html_document import document, escaped, tiles
 from .report_text import looked_sentence, steps_an_epoch, verdict
+from .thumbnails import chosen, embedded, masked_thumbnail, thumbnails
 
 MOST_IMAGES = 400
 """Images of a page: about five megabytes."""

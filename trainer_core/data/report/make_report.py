@@ -14,9 +14,10 @@ from ...config.folders import Role
 from ...types import Bucket, PlannedSample, Sample
 from ..buckets import MUCH_CROPPED
 from ..captions.length import TextLimit, caption_tokens
-from ..image import moved
+from ..crop import moved
 from ..describe_epoch import describe_plan, planned_batches
 from ..sources.scan_folder import Fault, Scan
+from .caption_findings import caption_findings, caption_report, cut_captions
 from .dataset_report import (
     BesideImage,
     DatasetReport,
@@ -28,7 +29,6 @@ from .dataset_report import (
 )
 from .finding_kinds import FEW, KINDS, SMALL_SHARE
 from .placement import place
-from .caption_findings import caption_findings, caption_report, cut_captions
 
 _ORDER = {name: number for number, name in enumerate(KINDS)}
 _GRAVE = {"error": 0, "warning": 1, "note": 2}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...types import Bucket
-from ..image import CENTER, Crop, cut_share, kept_box
+from ..crop import CENTER, Crop, cut_share, kept_box
 from .dataset_report import Placement
 
 

@@ -10,9 +10,10 @@ from pathlib import Path
 from ...errors import DatasetError
 from ...filesystem.file_names import CLIP_EXTENSIONS, MOVING_EXTENSIONS
 from ...types import ANY_CLIPS, FrameGrid, Sample
-from ..clips import ClipFacts, parts_of
+from ..clips import ClipFacts, clip_facts, parts_of
+from ..file_memory import FileMemory
 from ..image import ImageInfo
-from .facts import HeaderMemory, read_clip_facts, read_facts
+from ..image_header import header_info
 from .problems import BAD_CLIP, Problems
 
 _PART = re.compile(r" #\d+$")
@@ -30,7 +31,7 @@ class ClipFiles:
 
     problems: Problems
     grid: FrameGrid | None = None
-    remembered: HeaderMemory | None = None
+    remembered: FileMemory | None = None
     _facts: dict[Path, ClipFacts] = field(default_factory=dict)
 
     def info(self, path: Path, image: Path, name: str) -> ImageInfo | None:
@@ -47,7 +48,7 @@ class ClipFiles:
             DatasetError: When the file cannot be read.
         """
         if path.suffix.lower() not in CLIP_EXTENSIONS:
-            facts = read_facts(path, self.remembered)
+            facts = self.remembered.image_info(path) if self.remembered else header_info(path)
             moves = path.suffix.lower() in MOVING_EXTENSIONS and facts.animated
             if (
                 not moves
@@ -61,7 +62,8 @@ class ClipFiles:
             self.problems.add(BAD_CLIP, text, image)
             return None
         self.problems.clips.add(path)
-        clip = self._facts[path] = read_clip_facts(path, self._rate, self.remembered)
+        read = self.remembered.clip_facts if self.remembered else clip_facts
+        clip = self._facts[path] = read(path, self._rate)
         return ImageInfo(clip.width, clip.height, animated=False)
 
     @property

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...filesystem.allowed_folders import AllowedFolders
-from .recognize_layout import masked_image
-from .list_files import ListedFile, Listing, MaskFile, Masks, list_folder
+from .list_files import ListedFile, Listing, keys_by_name, list_folder
+from .mask_files import MaskFile, Masks, masked_image
 from .problems import Problems
 
 _MARKED = re.compile(r"^(?P<stem>.+)_control(?:_(?P<number>\d{1,4}))?$", re.DOTALL)
@@ -166,7 +166,7 @@ def controls_in_folders(
             for key in keys & listing.captions.keys() - targets.captions.keys():
                 file = listing.captions.pop(key)
                 targets.captions[key] = file._replace(name=f"../{folder.name}/{file.name}")
-        tell_unread(listing, problems, f"{folder.name}/", captions=True)
+        problems.tell_unread(listing, f"{folder.name}/", captions=True)
     return controls
 
 
@@ -210,14 +210,6 @@ def folders_of_pairs(images: Iterable[ListedFile], listing: Listing) -> dict[str
     return found
 
 
-def keys_by_name(keys: Iterable[str]) -> dict[str, list[str]]:
-    """Names of images without their folders, each to the keys of all that have it."""
-    found: dict[str, list[str]] = {}
-    for key in keys:
-        found.setdefault(key.rpartition("/")[2], []).append(key)
-    return found
-
-
 def controls_beside(
     images: Iterable[ListedFile], listing: Listing, problems: Problems
 ) -> tuple[list[ListedFile], Controls]:
@@ -243,36 +235,6 @@ def controls_beside(
         else:
             problems.add("missing_control", f"{file.shown} has no training image")
     return targets, controls
-
-
-def tell_unread(
-    listing: Listing, problems: Problems, prefix: str = "", *, captions: bool = False
-) -> None:
-    """Tell what of a folder is not read.
-
-    Args:
-        prefix: What stands in front of names.
-        captions: Whether captions are not read either, as in a folder of control images.
-    """
-    for file in listing.foreign:
-        image = None if captions else listing.path(file)
-        problems.add("unreadable", f"{prefix}{file.shown} is of a type that is not read", image)
-    for file in listing.clips:
-        words = "{count} clip(s), which bases of videos train and others leave out: {names}"
-        problems.count(words, prefix + file.shown)
-    for name, reason in listing.passed_over.items():
-        made = reason if reason.startswith("dataset.") else f"made by {reason}"
-        problems.count(f"{{count}} folder(s) are not read ({made}): {{names}}", f"{prefix}{name}")
-    for name in listing.linked_twice:
-        problems.tell(f"left out: {prefix}{name} links to a folder that was read already")
-    for name in listing.special:
-        problems.tell(f"left out: {prefix}{name} is no ordinary file")
-    unread = [*listing.unread]
-    if captions:
-        unread += [*listing.captions.values()]
-        unread += [file for files in listing.other_captions.values() for file in files]
-    for file in unread:
-        problems.count("{count} file(s) are no part of the dataset: {names}", prefix + file.shown)
 
 
 def _read(pattern: re.Pattern[str], stem: str) -> ControlName | None:

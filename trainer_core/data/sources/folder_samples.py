@@ -9,10 +9,10 @@ from pathlib import Path
 from ...config import DatasetSection
 from ...errors import DatasetError
 from ...types import Sample
+from ..captions.choices import CaptionRuleError
 from ..captions.rules import caption_texts
 from ..image import ImageInfo
 from ..image_decoders import NoDecoderError
-from ..captions.choices import CaptionRuleError
 from .caption_files import stated_caption, texts_beside
 from .clip_files import ClipFiles
 from .control_files import Controls, ordered

@@ -7,19 +7,15 @@ the caption of images that have no caption file.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from ...errors import DatasetError
 from .list_files import ListedFile, Listing
 from .problems import Problems
+from .recognize_layout import REPEATED_FOLDER
 
 MOST_REPEATS = 10000
-MOST_GUESSED = 200
-"""The largest number that is taken for repeats unasked; folders may be named after years."""
-
-_REPEATED = re.compile(r"(?P<repeats>\d{1,9})_(?P<name>.+)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,17 +30,6 @@ class RepeatedFolder:
 
     repeats: int
     caption: str | None
-
-
-def looks_like_kohya(images: Iterable[ListedFile]) -> bool:
-    """Whether every image lies directly in a folder that is named so, by a number that is small."""
-    folders = {file.name.rpartition("/")[0] for file in images}
-    return bool(folders) and all(
-        (match := _REPEATED.fullmatch(folder)) is not None
-        and "/" not in folder
-        and 1 <= int(match["repeats"]) <= MOST_GUESSED
-        for folder in folders
-    )
 
 
 def repeated_folders(
@@ -68,7 +53,7 @@ def repeated_folders(
     found: dict[str, RepeatedFolder] = {}
     for file in images:
         folder, _, below = file.name.partition("/")
-        match = _REPEATED.fullmatch(folder) if below and "/" not in below else None
+        match = REPEATED_FOLDER.fullmatch(folder) if below and "/" not in below else None
         if match is None:
             problems.tell(f"left out: {file.shown} is not directly in a folder named as 10_name")
             continue
@@ -94,7 +79,7 @@ def repeated_folders(
 def tell_unused_numbers(images: Iterable[ListedFile], problems: Problems) -> None:
     """Tell of folders that are named so in a dataset that is not read so."""
     folders = {file.name.partition("/")[0] for file in images if "/" in file.name}
-    named = sorted(folder for folder in folders if _REPEATED.fullmatch(folder))
+    named = sorted(folder for folder in folders if REPEATED_FOLDER.fullmatch(folder))
     for folder in named:
         problems.count(
             "the number in front of {count} folder(s) is not read as repeats, because other images "

@@ -16,8 +16,8 @@ from ...config import DatasetSection
 from ...errors import ConfigError, DatasetError
 from ...types import Sample
 from ..image import ImageInfo
-from .recognize_layout import LAYERS_FOLDER, TRAINING_FOLDER
 from .list_files import Listing
+from .recognize_layout import LAYERS_FOLDER, TRAINING_FOLDER
 
 BAD_LAYERS = "layers"
 """Layers that do not make up their image; no setting lets a training leave them out."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import unicodedata
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,10 +21,21 @@ from ...filesystem.file_names import (
     MOVING_EXTENSIONS,
 )
 from ..frame_folders import is_frame_folder
-from .other_programs import FOLDERS
 
 CAPTION_EXTENSIONS = (".txt", ".caption", ".json")
 """Extensions that captions may have beside the one that is set, the first before the others."""
+
+_FOREIGN_FOLDERS: Mapping[str, str] = {
+    "_controls": "ai-toolkit: control images",
+    "_latent_cache": "ai-toolkit: cache",
+    "_t_e_cache": "ai-toolkit: cache",
+    "_clip_vision_cache": "ai-toolkit: cache",
+    "_face_id_cache": "ai-toolkit: cache",
+    "_thumbs": "thumbnails",
+    "@eadir": "Synology: thumbnails",
+    "__macosx": "macOS: what an archive remembers of its files",
+}
+"""Folders of other programs, in lower case, to what they hold; they are not read."""
 
 _KEPT_ENDINGS = {*IMAGE_EXTENSIONS, *CLIP_EXTENSIONS, *FOREIGN_EXTENSIONS, *CAPTION_EXTENSIONS}
 _OF_THE_SYSTEM = frozenset({"thumbs.db", "desktop.ini"})
@@ -49,18 +60,6 @@ class ListedFile(NamedTuple):
     def shown(self) -> str:
         """The name for a message; bytes that are no UTF-8 become question marks."""
         return _shown(self.name)
-
-
-@dataclass(frozen=True, slots=True)
-class MaskFile:
-    """A mask: the file, and its name for a message."""
-
-    path: Path
-    shown: str
-
-
-Masks = dict[str, MaskFile]
-"""Key of an image to its mask."""
 
 
 @dataclass(slots=True)
@@ -181,6 +180,14 @@ def composed(name: str) -> str:
     return name if name.isascii() else unicodedata.normalize("NFC", name)
 
 
+def keys_by_name(keys: Iterable[str]) -> dict[str, list[str]]:
+    """Names of images without their folders, each to the keys of all that have it."""
+    found: dict[str, list[str]] = {}
+    for key in keys:
+        found.setdefault(key.rpartition("/")[2], []).append(key)
+    return found
+
+
 def list_folder(
     folder: Path,
     caption_extension: str,
@@ -271,7 +278,7 @@ def _is_read(
 ) -> bool:
     """Whether a folder is a part of the one that is listed; the listing notes why it is not."""
     name = folder.prefix[:-1].rpartition("/")[2].lower()
-    reason = FOLDERS.get(name) or ("" if subfolders else "dataset.subfolders")
+    reason = _FOREIGN_FOLDERS.get(name) or ("" if subfolders else "dataset.subfolders")
     if reason and folder.real not in elsewhere:
         listing.passed_over[_shown(folder.prefix)] = reason
     return not reason and folder.real not in elsewhere

@@ -9,17 +9,47 @@ image is never trained as an image itself.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 from ...filesystem.allowed_folders import AllowedFolders
 from ...filesystem.file_names import CLIP_EXTENSIONS
 from ..image import turned_note
 from ..masks import same_shape
-from .control_files import keys_by_name, tell_unread
-from .recognize_layout import masked_image
-from .list_files import ListedFile, Listing, MaskFile, Masks, list_folder
-from .other_programs import CONDITION, MASK
+from .list_files import ListedFile, Listing, keys_by_name, list_folder
 from .problems import Problems
+from .recognize_layout import MASK_FOLDER
+
+_ONE_TRAINER, _CONDITION = "-masklabel", "-condlabel"
+"""What names of OneTrainer's masks and condition images end in."""
+
+_MASK_ENDINGS = ("_mask", _ONE_TRAINER)
+
+
+@dataclass(frozen=True, slots=True)
+class MaskFile:
+    """A mask: the file, and its name for a message."""
+
+    path: Path
+    shown: str
+
+
+Masks = dict[str, MaskFile]
+"""Key of an image to its mask."""
+
+
+def masked_image(key: str) -> str | None:
+    """The key of the image that a file is the mask of by its name; None where it is no mask."""
+    if "mask" not in key:
+        return None
+    folders, _, stem = key.rpartition("/")
+    image = next((stem[: -len(end)] for end in _MASK_ENDINGS if stem.endswith(end)), stem) or stem
+    parts = folders.split("/") if folders else []
+    if MASK_FOLDER in parts:
+        parts.remove(MASK_FOLDER)
+    elif image == stem:
+        return None
+    return "/".join([*parts, image])
 
 
 def masks_beside(listing: Listing, problems: Problems) -> tuple[list[ListedFile], Masks]:
@@ -31,9 +61,9 @@ def masks_beside(listing: Listing, problems: Problems) -> tuple[list[ListedFile]
     Returns:
         The images that are no masks, and the masks.
     """
-    found = [file for file in listing.images if not file.key.endswith(CONDITION)]
+    found = [file for file in listing.images if not file.key.endswith(_CONDITION)]
     for file in listing.images if len(found) < len(listing.images) else ():
-        if file.key.endswith(CONDITION):
+        if file.key.endswith(_CONDITION):
             words = "{count} file(s) are not trained (made by OneTrainer: condition image): {names}"
             problems.count(words, file.shown)
     marked = {file: key for file in found if (key := masked_image(file.key)) is not None}
@@ -46,7 +76,7 @@ def masks_beside(listing: Listing, problems: Problems) -> tuple[list[ListedFile]
     strays: list[ListedFile] = []
     for file, key in marked.items():
         captioned = file.key in listing.captions
-        foreign = file.key.endswith(MASK)
+        foreign = file.key.endswith(_ONE_TRAINER)
         if foreign:
             problems.count("{count} mask(s) made by OneTrainer: {names}", file.shown)
         if key in keys:
@@ -96,7 +126,7 @@ def masks_in_folder(
             take_mask(masks, each, MaskFile(listing.path(file), shown), problems)
         if not found:
             problems.add("missing_image", f"{shown} is a mask without image")
-    tell_unread(listing, problems, f"{folder.name}/", captions=True)
+    problems.tell_unread(listing, f"{folder.name}/", captions=True)
 
 
 def tell_masks(masks: Masks, without: Iterable[str], problems: Problems) -> None:

@@ -17,7 +17,7 @@ from ...config import DatasetSection
 from ...config.folders import FolderSection
 from ...config.section import bounds_in_words
 from ...printable import shortened
-from ..captions.length import LARGEST_CAPTION, broken_letter, without_marks
+from .caption_files import LARGEST_CAPTION, broken_letter, without_marks
 from .list_files import composed
 from .metadata_columns import Columns
 from .metadata_file import as_list

@@ -15,15 +15,13 @@ from ...errors import DatasetError
 from ...filesystem.allowed_folders import AllowedFolders
 from ...printable import listed
 from ...types import FrameGrid, Sample
+from ..captions.choices import CaptionRuleError
 from ..captions.rules import caption_texts
+from ..file_memory import FileMemory
 from ..image import ImageInfo
 from ..image_decoders import NoDecoderError
-from ..captions.choices import CaptionRuleError
 from .caption_files import stated_caption, texts_beside
 from .clip_files import ClipFiles
-from .control_files import tell_unread
-from .facts import HeaderMemory
-from .hugging_face import PartFolder, part_folders
 from .image_choices import ImageChoices, read_choices
 from .list_files import ListedFile, Listing, list_folder
 from .mask_files import shape_problem, tell_without_mask
@@ -32,22 +30,20 @@ from .metadata_file import (
     BAD_METADATA,
     Row,
     accepted_names,
-    metadata_file,
     read_table,
     refuse_faulty,
     refuse_table,
 )
-from .problems import BAD_CAPTION, BAD_MASK, BAD_RULES, NO_MASK, Problems, Scan
 from .metadata_rows import Entry, KnownFiles, read_entry
-
-_LAYOUTS = ("auto", "metadata")
+from .problems import BAD_CAPTION, BAD_MASK, BAD_RULES, NO_MASK, Problems, Scan
+from .recognize_layout import PartFolder, metadata_parts
 
 
 def survey_metadata(
     root: Path,
     settings: DatasetSection,
     within: AllowedFolders | None = None,
-    remembered: HeaderMemory | None = None,
+    remembered: FileMemory | None = None,
     grid: FrameGrid | None = None,
 ) -> Scan | None:
     """Read a dataset folder whose images a metadata file lists.
@@ -78,24 +74,6 @@ def survey_metadata(
     for part in parts:
         survey.read(part)
     return survey.result(parts)
-
-
-def metadata_parts(root: Path, settings: DatasetSection) -> Sequence[PartFolder]:
-    """The parts of a dataset whose images are listed; none in another layout."""
-    if settings.layout not in _LAYOUTS:
-        return ()
-    file = metadata_file(root, settings.metadata)
-    if file is not None:
-        return (PartFolder("train", root, file),)
-    parts = part_folders(root)
-    if not parts and settings.layout == "metadata":
-        raise DatasetError(
-            f"dataset.layout is metadata, and {root} has no metadata file",
-            "metadata.jsonl, metadata.csv or metadata.parquet in the folder, or in its folders "
-            "train and validation",
-            "Add the file, name it in dataset.metadata, or set dataset.layout to auto.",
-        )
-    return parts
 
 
 @dataclass(slots=True)
@@ -161,7 +139,7 @@ class _Survey:
             self.problems.tell(f"left out: {len(left)} image(s) that {what}: {listed(left, 5)}")
         tables = {self._name(part.metadata) for part in parts if part.metadata is not None}
         self.listing.unread = [f for f in self.listing.unread if f.name not in tables]
-        tell_unread(self.listing, self.problems)
+        self.problems.tell_unread(self.listing)
         masked = any(sample.mask is not None for sample in self.samples)
         tell_without_mask(self.without_mask, self.problems, masked=masked)
         self.samples.sort(key=lambda sample: sample.name)

@@ -10,10 +10,10 @@ from ...config import DatasetSection
 from ...errors import DatasetError
 from ...printable import listed
 from ...types import Sample
-from ..captions.length import READABLE
-from ..image_decoders import READABLE as READABLE_IMAGES
 from ..captions.choices import EXPECTED_RULES
+from ..image_decoders import READABLE_IMAGES
 from .layer_files import BAD_LAYERS, EXPECTED_LAYERS
+from .list_files import Listing
 from .metadata_file import BAD_METADATA, EXPECTED_TABLE
 
 BAD_CLIP = "clip"
@@ -33,6 +33,12 @@ BAD_MASK = "mask_shape"
 
 ONLY_CLIPS = "only_clips"
 """A folder of clips, and none of images, for a base that trains images alone."""
+
+EXPECTED_CAPTION = (
+    "a readable text file in UTF-8, or in UTF-16 with its mark",
+    "Save it as UTF-8 in a text editor, give read access to it, or remove it.",
+)
+"""What is expected of a caption that cannot be read, and what is to do."""
 
 SHOWN = 5
 """Mistakes that a message names; the others are counted."""
@@ -59,7 +65,7 @@ _EXPECTED = {
         "mask",
         "Remove those files, or put the clips into a folder of their own.",
     ),
-    BAD_CAPTION: READABLE,
+    BAD_CAPTION: EXPECTED_CAPTION,
     BAD_RULES: EXPECTED_RULES,
     BAD_LAYERS: EXPECTED_LAYERS,
     "animated": (
@@ -168,6 +174,33 @@ class Problems:
             words: What it is, with ``{names}`` where the files are named, and ``{count}``.
         """
         self._notes.setdefault(words, []).append(name)
+
+    def tell_unread(self, listing: Listing, prefix: str = "", *, captions: bool = False) -> None:
+        """Tell what of a folder is not read.
+
+        Args:
+            prefix: What stands in front of names.
+            captions: Whether captions are not read either, as in a folder of control images.
+        """
+        for file in listing.foreign:
+            image = None if captions else listing.path(file)
+            self.add("unreadable", f"{prefix}{file.shown} is of a type that is not read", image)
+        for file in listing.clips:
+            words = "{count} clip(s), which bases of videos train and others leave out: {names}"
+            self.count(words, prefix + file.shown)
+        for name, reason in listing.passed_over.items():
+            made = reason if reason.startswith("dataset.") else f"made by {reason}"
+            self.count(f"{{count}} folder(s) are not read ({made}): {{names}}", f"{prefix}{name}")
+        for name in listing.linked_twice:
+            self.tell(f"left out: {prefix}{name} links to a folder that was read already")
+        for name in listing.special:
+            self.tell(f"left out: {prefix}{name} is no ordinary file")
+        unread = [*listing.unread]
+        if captions:
+            unread += [*listing.captions.values()]
+            unread += [file for files in listing.other_captions.values() for file in files]
+        for file in unread:
+            self.count("{count} file(s) are no part of the dataset: {names}", prefix + file.shown)
 
     def told(self) -> tuple[str, ...]:
         """All of it, what many files have in common at the end."""

@@ -1,13 +1,26 @@
-"""How a dataset folder is laid out."""
+"""How a dataset folder is laid out: the one place that recognises each layout.
+
+Metadata: a file lists the images, in the folder or in the parts of a Hugging Face image folder.
+Paired: ``training_images/`` as in the flat layout, and ``control_images/`` with images of the same
+names. Layered: ``training_images/``, and ``layers/`` with the layers of each. Kohya: every image
+lies directly in a folder named ``10_name``. Flat: everything else, images beside caption files in
+any sub-folder. What Hugging Face's `save_to_disk` writes (Arrow), and parquet files that hold the
+images themselves, are refused by name (docs/decisions/0039-metadata-files-and-folders.md).
+"""
 
 from __future__ import annotations
 
+import os
 import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from ...config import DatasetSection
 from ...errors import DatasetError
-from .other_programs import MASK
+from .list_files import ListedFile
+from .metadata_file import images_inside, metadata_file
 
 TRAINING_FOLDER = "training_images"
 CONTROL_FOLDER = "control_images"
@@ -17,7 +30,14 @@ FOLDERS = (TRAINING_FOLDER, CONTROL_FOLDER, LAYERS_FOLDER)
 """Folders whose names say what lies in them."""
 
 
-_MASK_ENDINGS = ("_mask", MASK)
+_METADATA_LAYOUTS = ("auto", "metadata")
+
+MOST_GUESSED = 200
+"""The largest number that is taken for repeats unasked; folders may be named after years."""
+
+REPEATED_FOLDER = re.compile(r"(?P<repeats>\d{1,9})_(?P<name>.+)", re.DOTALL)
+"""Names of folders in kohya's layout."""
+
 # Names that qwen-image-finetune reads as well, the first before the others; with paired alone.
 _TRAINING_NAMES = (TRAINING_FOLDER, "images", "target_images", "target", "targets")
 _CONTROL_NAMES = (CONTROL_FOLDER, "control", "condition_images", "controls")
@@ -42,20 +62,6 @@ def control_folders(root: Path, layout: str = "paired") -> list[str]:
     return [*first[:1], *(name for _, name in sorted(numbered))]
 
 
-def masked_image(key: str) -> str | None:
-    """The key of the image that a file is the mask of by its name; None where it is no mask."""
-    if "mask" not in key:
-        return None
-    folders, _, stem = key.rpartition("/")
-    image = next((stem[: -len(end)] for end in _MASK_ENDINGS if stem.endswith(end)), stem) or stem
-    parts = folders.split("/") if folders else []
-    if MASK_FOLDER in parts:
-        parts.remove(MASK_FOLDER)
-    elif image == stem:
-        return None
-    return "/".join([*parts, image])
-
-
 def dataset_layout(root: Path, settings: DatasetSection) -> str:
     """Tell how a dataset folder is laid out.
 
@@ -64,7 +70,7 @@ def dataset_layout(root: Path, settings: DatasetSection) -> str:
 
     Returns:
         ``flat``, ``paired``, ``layered`` or ``kohya``; of ``auto`` never ``kohya``, because that
-        takes the names of all images (`kohya.looks_like_kohya`).
+        takes the names of all images (`looks_like_kohya`).
 
     Raises:
         DatasetError: When a folder of the layout is missing, or there are those of two layouts.
@@ -96,3 +102,105 @@ def dataset_layout(root: Path, settings: DatasetSection) -> str:
         f"the folders {TRAINING_FOLDER} and {second} ({layout} layout)",
         f"Add {missing}, or set dataset.layout: flat for images without control images.",
     )
+
+
+def looks_like_kohya(images: Iterable[ListedFile]) -> bool:
+    """Whether every image lies directly in a folder that is named so, by a number that is small."""
+    folders = {file.name.rpartition("/")[0] for file in images}
+    return bool(folders) and all(
+        (match := REPEATED_FOLDER.fullmatch(folder)) is not None
+        and "/" not in folder
+        and 1 <= int(match["repeats"]) <= MOST_GUESSED
+        for folder in folders
+    )
+
+
+Part = Literal["train", "validation", "test"]
+
+PARTS: dict[Part, tuple[str, ...]] = {
+    "train": ("train", "training"),
+    "validation": ("validation", "valid", "val", "dev"),
+    "test": ("test", "testing", "eval", "evaluation"),
+}
+"""The parts of a dataset, to the names that their folders have."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartFolder:
+    """A folder of an image folder in parts.
+
+    Attributes:
+        part: What its images are for.
+        folder: Where it is.
+        metadata: Its metadata file; None where it has none.
+    """
+
+    part: Part
+    folder: Path
+    metadata: Path | None
+
+
+def metadata_parts(root: Path, settings: DatasetSection) -> Sequence[PartFolder]:
+    """The parts of a dataset whose images are listed; none in another layout."""
+    if settings.layout not in _METADATA_LAYOUTS:
+        return ()
+    file = metadata_file(root, settings.metadata)
+    if file is not None:
+        return (PartFolder("train", root, file),)
+    parts = part_folders(root)
+    if not parts and settings.layout == "metadata":
+        raise DatasetError(
+            f"dataset.layout is metadata, and {root} has no metadata file",
+            "metadata.jsonl, metadata.csv or metadata.parquet in the folder, or in its folders "
+            "train and validation",
+            "Add the file, name it in dataset.metadata, or set dataset.layout to auto.",
+        )
+    return parts
+
+
+def part_folders(root: Path) -> tuple[PartFolder, ...]:
+    """The parts of a Hugging Face image folder.
+
+    Returns:
+        In the order train, validation, test; none where no such folder has a metadata file, which
+        is then an ordinary folder with sub-folders.
+
+    Raises:
+        DatasetError: When a part has several metadata files.
+    """
+    found = [
+        PartFolder(part, folder, metadata_file(folder, None))
+        for part, names in PARTS.items()
+        for name in names
+        if (folder := root / name).is_dir()
+    ]
+    return tuple(found) if any(each.metadata for each in found) else ()
+
+
+def refuse_images_inside(root: Path) -> None:
+    """Refuse a dataset whose images are no files, by the names that it has.
+
+    Raises:
+        DatasetError: When the folder is what `save_to_disk` wrote, or has parquet files beside no
+            metadata file of its own.
+    """
+    names = _names(root)
+    if "dataset_dict.json" in names or {"dataset_info.json", "state.json"} <= names:
+        raise images_inside(
+            f"dataset.path: {root} is a dataset that Hugging Face's save_to_disk wrote (Arrow)"
+        )
+    for folder in (root, root / "data"):
+        tables = sorted(name for name in _names(folder) if name.lower().endswith(".parquet"))
+        if tables:
+            raise images_inside(
+                f"dataset.path: {folder} has no images as files, but {tables[0]}, which holds them "
+                "inside or is no metadata file by its name"
+            )
+
+
+def _names(folder: Path) -> set[str]:
+    try:
+        with os.scandir(folder) as entries:
+            return {entry.name for entry in entries}
+    except OSError:
+        return set()

@@ -19,11 +19,11 @@ from ...errors import DatasetError
 from ...filesystem.allowed_folders import AllowedFolders
 from ...printable import listed
 from ...types import FrameGrid, Sample
+from ..file_memory import FileMemory
 from ..paused_gc import uncollected
 from .clip_files import image_name
-from .facts import HeaderMemory
-from .scan_folder import scan
 from .problems import SHOWN, Scan
+from .scan_folder import scan
 
 REGULARIZATION = "regularization"
 """What the names of regularization images begin with."""
@@ -38,7 +38,7 @@ def scan_all(
     *,
     stop: bool = True,
     seed: int = 0,
-    remembered: HeaderMemory | None = None,
+    remembered: FileMemory | None = None,
     grid: FrameGrid | None = None,
 ) -> Scan:
     """Read all folders of a dataset.
@@ -85,7 +85,7 @@ def scan_all(
 def _scan_one(
     folder: DatasetFolder,
     within: AllowedFolders | None,
-    remembered: HeaderMemory | None,
+    remembered: FileMemory | None,
     grid: FrameGrid | None,
     *,
     stop: bool,

@@ -1,12 +1,4 @@
-"""From a dataset folder to samples, and what is wrong with it.
-
-Layouts. Flat: images, each beside a caption file of the same name, in any sub-folder. Paired:
-``training_images/`` as in the flat layout, and ``control_images/`` with images of the same names.
-Layered: ``training_images/``, and ``layers/`` with the layers of each (`data.sources.layer_files`).
-Kohya: folders named ``10_name`` (`data.sources.kohya_folders`). Masks lie beside the images or in
-``masks/`` in any of them (`data.sources.mask_files`). Metadata: a file lists the images
-(`data.sources.metadata_samples`). Several folders are put together by `data.sources.scan_dataset`.
-"""
+"""From a dataset folder of any layout (`recognize_layout`) to samples and what is wrong with it."""
 
 from __future__ import annotations
 
@@ -19,7 +11,8 @@ from ...errors import DatasetError
 from ...filesystem.allowed_folders import AllowedFolders
 from ...printable import listed
 from ...types import FrameGrid
-from ..image_decoders import READABLE
+from ..file_memory import FileMemory
+from ..image_decoders import READABLE_IMAGES
 from .clip_files import ClipFiles
 from .control_files import (
     control_in_folder,
@@ -27,13 +20,15 @@ from .control_files import (
     controls_in_folders,
     folders_of_pairs,
     numbering_problem,
-    tell_unread,
 )
-from .facts import HeaderMemory
-from .hugging_face import refuse_images_inside
+from .folder_samples import Reader
 from .image_choices import read_choices
-from .kohya_folders import looks_like_kohya, repeated_folders, tell_unused_numbers
+from .kohya_folders import repeated_folders, tell_unused_numbers
 from .layer_files import BAD_LAYERS, Layer, layers_by_image
+from .list_files import ListedFile, Listing, dataset_root, list_folder
+from .mask_files import masks_beside, masks_in_folder, take_mask, tell_masks
+from .metadata_samples import survey_metadata
+from .problems import ONLY_CLIPS, SHOWN, Fault, Problems, Scan
 from .recognize_layout import (
     CONTROL_FOLDER,
     LAYERS_FOLDER,
@@ -41,13 +36,10 @@ from .recognize_layout import (
     TRAINING_FOLDER,
     control_folders,
     dataset_layout,
+    looks_like_kohya,
+    refuse_images_inside,
     training_folder,
 )
-from .metadata_samples import survey_metadata
-from .list_files import ListedFile, Listing, dataset_root, list_folder
-from .mask_files import masks_beside, masks_in_folder, take_mask, tell_masks
-from .problems import ONLY_CLIPS, SHOWN, Fault, Problems, Scan
-from .folder_samples import Reader
 
 __all__ = [
     "CONTROL_FOLDER",
@@ -69,7 +61,7 @@ def scan(
     within: AllowedFolders | None = None,
     *,
     stop: bool = True,
-    remembered: HeaderMemory | None = None,
+    remembered: FileMemory | None = None,
     grid: FrameGrid | None = None,
 ) -> Scan:
     """Read a dataset folder: names, headers and captions; no pixel is decoded.
@@ -102,7 +94,7 @@ def survey(
     settings: DatasetSection,
     within: AllowedFolders | None = None,
     *,
-    remembered: HeaderMemory | None = None,
+    remembered: FileMemory | None = None,
     grid: FrameGrid | None = None,
 ) -> Scan:
     """Read a dataset folder as `scan` does, and give also what that would refuse: no sample at all.
@@ -154,7 +146,7 @@ def survey(
         images = _repeated(settings, layout, reader, images)
         if not reader.expects_controls and settings.layout == "auto":
             reader.pairs = _tell_pairs(listing, images, problems)
-    tell_unread(listing, problems, prefix)
+    problems.tell_unread(listing, prefix)
     _tell_alike(listing, images, problems, prefix)
     samples = [sample for file in images for sample in reader.samples(file)]
     tell_masks(masks, reader.without_mask, problems)
@@ -239,7 +231,7 @@ def _layers_in_folder(
     root: Path, images: Listing, problems: Problems, within: AllowedFolders | None
 ) -> dict[str, list[Layer]]:
     listing = list_folder(root / LAYERS_FOLDER, problems.settings.caption_extension, within)
-    tell_unread(listing, problems, f"{LAYERS_FOLDER}/", captions=True)
+    problems.tell_unread(listing, f"{LAYERS_FOLDER}/", captions=True)
     keys = {file.key for file in images.images}
     return layers_by_image(listing, keys, lambda text: problems.add(BAD_LAYERS, text))
 
@@ -286,5 +278,5 @@ def _nothing_left(settings: DatasetSection, problems: Sequence[str]) -> DatasetE
         remedy = "Fix what was left out, or change the policies of the dataset section."
     else:
         found = f"dataset.path: there are no images in {folder}"
-        remedy = f"Put images ({READABLE}) with captions there, or set dataset.path."
+        remedy = f"Put images ({READABLE_IMAGES}) with captions there, or set dataset.path."
     return DatasetError(found, "at least one image with its caption", remedy)

@@ -22,17 +22,6 @@ from PIL import Image
 from ...bases.locate import locate_base
 from ...config import DatasetSection, RunConfig
 from ...config.defaults import preservation_prompts
-from ...data.buckets import Plan, plan_buckets
-from ...data.cache.blank_masks import require_counting_masks
-from ...data.cache.build_cache import build_cache, cache_folder
-from ...data.cache.cache_file import cache_folders
-from ...data.cache.cached_dataset import CachedDataset
-from ...data.cache.remove_unused import GIGABYTE, Collected, collect
-from ...data.cache.item_columns import hex_keys
-from ...data.cache.slider_dataset import build_slider, slider_size
-from ...data.captions.notes import caption_notes
-from ...data.captions.length import caption_tokens, long_caption_notes, may_be_long
-from ...data.clips import read_frames
 from ...data.base_requirements import (
     endpoint_kinds,
     require_bare_texts,
@@ -42,13 +31,24 @@ from ...data.base_requirements import (
     require_endpoints,
     require_steering,
 )
+from ...data.buckets import Plan, plan_buckets
+from ...data.cache.blank_masks import require_counting_masks
+from ...data.cache.build_cache import build_cache, cache_folder
+from ...data.cache.cache_file import cache_folders
+from ...data.cache.cached_dataset import CachedDataset
+from ...data.cache.item_columns import hex_keys
+from ...data.cache.remove_unused import GIGABYTE, Collected, collect
+from ...data.cache.slider_dataset import build_slider, slider_size
+from ...data.captions.length import caption_tokens, long_caption_notes, may_be_long
+from ...data.captions.notes import caption_notes
+from ...data.clips import read_frames
 from ...data.drawn_masks import with_areas
 from ...data.file_memory import FileMemory
 from ...data.masks import require_masks_fit
 from ...data.report.before_training import warnings_before
-from ...data.sources.scan_dataset import scan_all
 from ...data.sources.layer_files import require_layers
 from ...data.sources.problems import Scan
+from ...data.sources.scan_dataset import scan_all
 from ...errors import ConfigError
 from ...families.family import Family
 from ...families.registry import get_family

@@ -5,9 +5,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainer_core.data.batch_plan import BatchPlan, load_batch
+from trainer_core.data.batch_plan import BatchPlan
 from trainer_core.data.cache.cache_file import make_entry, write_entry
 from trainer_core.data.cache.cached_dataset import CachedDataset, CachedItem
+from trainer_core.data.load_batch import load_batch
 from trainer_core.types import Bucket
 
 SMALL, WIDE = Bucket(16, 16), Bucket(32, 16)
@@ -166,7 +167,7 @@ def test_the_order_differs_by_epoch_and_seed_and_follows_from_nothing_else():
     assert chunks(other) != list(epochs[0])
     fresh = plan_of([SMALL] * 30, batch_size=2, seed=5)
     assert fresh.epoch(1) == 2 / 30
-    backwards = [fresh.indices(step, 0) for step in reversed(range(1, 46))]
+    backwards = [fresh.passes(step)[0].indices for step in reversed(range(1, 46))]
     assert backwards[::-1] == found
     # All images come once before any comes again.
     repeated = plan_of([SMALL] * 5, batch_size=5, num_repeats=4)
@@ -202,11 +203,10 @@ def test_single_samples_take_turns_with_preserved_points(share):
     plan = BatchPlan([SMALL] * 5, [0] * 5, 1, 2, 1, 3, share)
     drawn, own = [], []
     for step in range(1, 201):
-        for micro in range(2):
-            indices, points = plan.indices(step, micro), plan.preserved(step, micro)
-            assert len(indices) + len(points) == 1
-            drawn += points
-            own += indices
+        for each in plan.passes(step):
+            assert len(each.indices) + len(each.preserved) == 1
+            drawn += each.preserved
+            own += each.indices
     assert drawn == list(range(round(400 * share)))
     # No sample loses its turn to a point.
     epochs = [sorted(own[at : at + 5]) for at in range(0, len(own) - 5, 5)]

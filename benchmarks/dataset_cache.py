@@ -35,7 +35,7 @@ from trainer_core.config import RunConfig
 from trainer_core.data.buckets import plan_buckets
 from trainer_core.data.cache.cache_file import Entry, make_entry, write_entry
 from trainer_core.data.cache.cached_dataset import CachedDataset, CachedItem
-from trainer_core.data.cache.entry_keys import Recipes, SizedImage
+from trainer_core.data.cache.entry_keys import EntryKeys, SizedImage
 from trainer_core.data.cache.item_columns import ItemColumns
 from trainer_core.data.clips import clip_facts, parts_of
 from trainer_core.data.file_memory import FileMemory
@@ -96,7 +96,7 @@ def make_cache(config: RunConfig, folder: Path) -> None:
     samples = scan_all(config.dataset).samples
     plan = plan_buckets(samples, config.dataset, 16, lambda width, height, area: (width, height))
     memory = FileMemory(folder)
-    naming = Recipes(folder, NoEncoders.identity, config.dataset, 3, False, False, memory)
+    keys = EntryKeys(folder, NoEncoders.identity, config.dataset, memory)
     contents = {
         "latents": _content(folder, {"latents": torch.zeros(16, SIDE // 8, SIDE // 8).bfloat16()}),
         "text": _content(folder, {"text_embeddings": torch.zeros(TOKENS, 32).bfloat16()}),
@@ -105,7 +105,7 @@ def make_cache(config: RunConfig, folder: Path) -> None:
         (folder / kind).mkdir(parents=True)
     done: set[str] = set()
     for planned in plan.samples:
-        for entry in naming.of(planned).item.entries:
+        for entry in keys.of(planned).item.entries:
             if entry.key not in done:
                 done.add(entry.key)
                 entry.path.write_bytes(contents[entry.kind].replace(_KEY, entry.key.encode()))

@@ -1,4 +1,4 @@
-"""Which bases need control images, and which can be trained without them now and then."""
+"""What a base needs of a dataset or of a finished cache: control images, clips, frames, masks."""
 
 from __future__ import annotations
 
@@ -6,10 +6,14 @@ from collections.abc import Iterable, Sequence
 
 from ..config import DatasetSection
 from ..config.dataset import dataset_folders
+from ..config.folders import MaskSection
 from ..errors import ConfigError, DatasetError
 from ..tensors.safetensors_reader import open_tensors
 from ..types import ENDS, START, Sample, StartFrames
-from .cache.cached_dataset import CachedItem
+from .cache.cache_file import read_entry
+from .cache.cached_dataset import CachedDataset
+from .cache.cached_item import CachedItem
+from .masks import counts_nothing, may_count_nothing, nothing_counts_error
 
 _GENERATE = "generate"
 
@@ -201,3 +205,19 @@ def require_endpoints(endpoints: Sequence[str], items: Iterable[CachedItem]) -> 
             "a cache that was encoded with this setting",
             f"Encode again with this setting, or leave {name} out.",
         )
+
+
+def require_counting_masks(dataset: CachedDataset, settings: MaskSection) -> None:
+    """Refuse weights under which nothing of some image counts.
+
+    Masks are read where a weight is 0, and then all of them.
+
+    Raises:
+        DatasetError: Naming the first such image.
+        StorageError: When a mask's file is damaged.
+    """
+    if not may_count_nothing(settings):
+        return
+    for item in dataset.items:
+        if item.mask is not None and counts_nothing(read_entry(item.mask)["mask"], settings):
+            raise nothing_counts_error(item.name)

@@ -23,7 +23,7 @@ from ..types import Bucket, PlannedSample, Sample
 from .crop import cut_share
 from .flips import with_flips
 from .image import image_size
-from .paused_gc import uncollected
+from .paused_gc import paused_gc
 
 MUCH_CROPPED = 0.25
 """Share of the area that is cut off, from which an image is told."""
@@ -55,7 +55,7 @@ class Plan:
         return {str(bucket): counts[bucket] for bucket in sorted(counts)}
 
 
-@uncollected()
+@paused_gc()
 def plan_buckets(
     samples: Sequence[Sample],
     settings: DatasetSection,

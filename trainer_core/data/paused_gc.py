@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 
 @contextlib.contextmanager
-def uncollected() -> Iterator[None]:
+def paused_gc() -> Iterator[None]:
     """Let no collection run inside; also a decorator.
 
     A collection looks at every object there is, and none of a scan's can go: with 100 000 samples

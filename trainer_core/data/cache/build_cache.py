@@ -16,26 +16,24 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from ...config import CacheSection, DatasetSection, RunConfig
+from ...config import CacheSection, RunConfig
 from ...errors import DatasetError
 from ...printable import listed
-from ...types import ANY_CLIPS, FrameGrid, PlannedSample
+from ...types import PlannedSample
 from ..buckets import Plan
-from ..file_memory import FileMemory
 from ..masks import counts_nothing, may_count_nothing, nothing_counts_error
-from ..paused_gc import uncollected
+from ..paused_gc import paused_gc
 from ..report.dataset_report import motion_findings
 from ..report.report_text import finding_line
 from .cache_file import look_into, read_entry
 from .cached_dataset import CachedDataset
 from .cached_item import PreservedItem
-from .encode_missing import Maker
+from .encode_missing import Maker, opened_maker
 from .encoder_protocols import Encoders
-from .entry_keys import Grid, Recipe, Recipes, TextTask, no_grid
+from .entry_keys import EntryKeys, SampleTasks, TextTask
 from .file_index import CacheIndex, count_tokens
 from .item_columns import ColumnWriter, ItemColumns, hex_keys
 from .remove_unused import UseMark
-from .work_claims import Claims
 
 __all__ = ["CachedDataset", "Encoders", "build_cache"]
 
@@ -46,53 +44,26 @@ def _ignore(done: int, total: int) -> None:
 
 @torch.no_grad()
 def build_cache(
+    keys: EntryKeys,
     plan: Plan,
-    folder: Path,
-    identity: str,
     open_encoders: Callable[[], Encoders],
-    settings: DatasetSection,
     notify: Callable[[int, int], None] = _ignore,
-    verify: bool = False,
     preserved_prompts: Sequence[str] = (),
-    channels: int = 3,
-    fills: bool = False,
     options: CacheSection | None = None,
-    shown: bool = False,
-    grid: Grid = no_grid,
-    memory: FileMemory | None = None,
-    weighs: bool = False,
-    endpoints: tuple[str, ...] = (),
-    clips: FrameGrid | None = None,
-    sounds: str = "",
 ) -> CachedDataset:
     """Encode what is missing and describe the whole.
 
     Every file is written as soon as it is encoded: an interrupted build goes on where it stopped.
 
     Args:
-        folder: The cache folder; made when something has to be written.
-        identity: Names the encoders and their settings, such as the text length.
+        keys: Name the files; their folder is made when something has to be written.
         open_encoders: Loads the encoders; called at most once, and only if something is missing.
-        settings: Policies, and how control images are sized.
         notify: Called with files done and files missing at the start, before anything is encoded,
             and after each file. An exception that it raises stops the build.
-        verify: Whether to read every cached file and every image again instead of believing
-            headers and file stamps.
         preserved_prompts: What the base is held to, for images of the size that most samples have,
             and with the control images and as many layers as samples of that size.
-        channels: Of the pixels that are encoded: 4 with transparency, which the text encoder sees
-            laid on white.
-        fills: Whether a control image is what the target is to be filled from: its transparent area
-            is, or one that is drawn.
-        options: Number format and batch size; unset: what the settings are by default.
-        shown: Whether the text encoder sees the control images (`TextSpec.shown`).
-        grid: Width and height in pixels to h and w of the latents and the latents along a token's
-            side; asked for images with masks.
-        memory: What is known of the image files; unset: what the cache's folder remembers.
-        weighs: Whether the tokenizer reads round brackets as weights (`EncoderSource`).
-        endpoints: Which frames of clips the base is given (`control_rules.endpoint_kinds`).
-        clips: Lengths of clips and of their latents, where the base trains clips.
-        sounds: Names what encodes the sound of clips (`EncoderSource`).
+        options: Number format, batch size, and whether to read every cached file instead of
+            believing headers; unset: what the settings are by default.
 
     Returns:
         The encoded dataset, in the order of the plan.
@@ -103,61 +74,20 @@ def build_cache(
         StorageError: When the cache cannot be written.
     """
     options = options or CacheSection()
-    identity = encoded_as(identity, options)
-    memory = memory or FileMemory(folder, trust=not verify)
-    naming = Recipes(
-        folder,
-        identity,
-        settings,
-        channels=channels,
-        fills=fills,
-        shown=shown,
-        hashes=memory,
-        grid=grid,
-        weighs=weighs,
-        endpoints=endpoints,
-        clips=clips or ANY_CLIPS,
-        sounds=sounds,
-    )
-    making = _Making(open_encoders, notify, options, verify)
-    return _build(naming, plan, preserved_prompts, making)
-
-
-@dataclass(frozen=True, slots=True)
-class _Making:
-    """How what is missing is made."""
-
-    open_encoders: Callable[[], Encoders]
-    notify: Callable[[int, int], None]
-    options: CacheSection
-    verify: bool
-
-
-def _build(
-    naming: Recipes, plan: Plan, preserved_prompts: Sequence[str], making: _Making
-) -> CachedDataset:
-    samples, folder = _Samples(naming), naming.folder
-    with uncollected():
+    samples = _Samples(keys)
+    with paused_gc():
         for planned in plan.samples:
             samples.add(planned)
-        naming.hashes.save()
+        keys.hashes.save()
         columns = samples.columns()
     prompts = list(samples.prompts(preserved_prompts))
     texts = [task for _, task in prompts]
     # Before it is looked what is there: from here on nobody removes it.
     own = [columns.keys, hex_keys(task.entry.key for task in texts)]
-    mark = UseMark(folder, np.concatenate(own))
-    index = CacheIndex(folder)
-    lacking, extra, damaged = _missing(index, columns, texts, making.verify)
-    with Claims(folder) as claims:
-        maker = Maker(
-            *(naming, making.open_encoders, making.notify, index, claims),
-            *(making.options.batch_size, making.options.dtype, making.verify),
-        )
-        try:
-            _complete(maker, samples, columns, lacking, extra, prompts)
-        finally:
-            index.close()
+    mark = UseMark(keys.folder, np.concatenate(own))
+    with opened_maker(keys, open_encoders, notify, options) as maker:
+        lacking, extra, damaged = _missing(maker.index, columns, texts, options.verify)
+        _complete(maker, samples, columns, lacking, extra, prompts)
     kept = [item for item, task in prompts if task.entry.key not in maker.missing]
     kept = [item for item in kept if _has_controls(item, maker)]
     columns = samples.leave_out(columns, maker)
@@ -173,7 +103,7 @@ def _build(
     dataset = CachedDataset(columns, maker.encoded, reused, problems, preserved=kept)
     dataset.damaged, dataset.mark = tuple(damaged), mark
     if any(form.class_texts for form in columns.forms):
-        dataset.class_word = naming.settings.preservation.class_word
+        dataset.class_word = keys.settings.preservation.class_word
     return dataset
 
 
@@ -220,7 +150,7 @@ def _complete(
         maker.make(task for each in samples.again(touched) for task in each.images)
         maker.make(task for each in samples.again(touched) for task in each.plain)
     # Weights are no part of what is kept: with one of 0 all masks are read.
-    every = may_count_nothing(samples.naming.settings.mask)
+    every = may_count_nothing(samples.keys.settings.mask)
     for number in columns.masked(range(len(columns)) if every else touched):
         samples.check_masks(next(samples.again([number])), missing, maker)
     if maker.missing:
@@ -233,7 +163,7 @@ def _complete(
         columns.tokens[row] = count_tokens(look_into(entry) or {}) if known is None else known
 
 
-def _texts(recipes: Iterator[Recipe], maker: Maker) -> Iterator[TextTask]:
+def _texts(recipes: Iterator[SampleTasks], maker: Maker) -> Iterator[TextTask]:
     """The texts of samples whose images could be encoded."""
     for recipe in recipes:
         if not any(entry.key in maker.failed for entry in recipe.item.entries):
@@ -248,7 +178,7 @@ def _has_controls(item: PreservedItem, maker: Maker) -> bool:
 class _Samples:
     """The samples of a plan that can be read, in its order."""
 
-    naming: Recipes
+    keys: EntryKeys
     planned: list[PlannedSample] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     _writer: ColumnWriter = field(default_factory=ColumnWriter)
@@ -256,7 +186,7 @@ class _Samples:
     def add(self, planned: PlannedSample) -> None:
         """Name what a sample needs; one that cannot be read is left out."""
         try:
-            item = self.naming.of(planned).item
+            item = self.keys.of(planned).item
         except DatasetError as error:
             self._leave_out(planned.sample.name, error)
             return
@@ -267,9 +197,9 @@ class _Samples:
         """What was added."""
         return self._writer.columns()
 
-    def again(self, numbers: Sequence[int]) -> Iterator[Recipe]:
+    def again(self, numbers: Sequence[int]) -> Iterator[SampleTasks]:
         """How some samples are made: named anew, because all of them would fill the memory."""
-        return (self.naming.of(self.planned[number]) for number in numbers)
+        return (self.keys.of(self.planned[number]) for number in numbers)
 
     def prompts(self, prompts: Sequence[str]) -> Iterator[tuple[PreservedItem, TextTask]]:
         """Name what prompts need that the base is held to.
@@ -284,17 +214,17 @@ class _Samples:
         (wanted, _), *_ = Counter(kinds).most_common(1)
         hosts = [each for each, kind in zip(trained, kinds, strict=True) if kind == wanted]
         for prompt, host in zip(prompts, itertools.cycle(hosts), strict=False):
-            yield self.naming.of_prompt(prompt, self.naming.of(host))
+            yield self.keys.of_prompt(prompt, self.keys.of(host))
 
-    def check_masks(self, recipe: Recipe, made: Collection[str], maker: Maker) -> None:
+    def check_masks(self, recipe: SampleTasks, made: Collection[str], maker: Maker) -> None:
         """Refuse masks under which nothing of an image counts; say which are all black."""
-        settings = self.naming.settings.mask
+        settings = self.keys.settings.mask
         for task in recipe.plain:
             if task.entry.key in maker.failed or task.entry.key in maker.missing:
                 continue
             mask = read_entry(task.entry)["mask"]
             # What is given clean carries no loss.
-            predicted = mask[1:] if mask.ndim == 3 and self.naming.endpoints else mask
+            predicted = mask[1:] if mask.ndim == 3 and self.keys.endpoints else mask
             if counts_nothing(predicted, settings):
                 maker.fail(task.entry, nothing_counts_error(recipe.item.name, task.sources[0]))
             elif task.entry.key in made and task.entry == recipe.item.mask and not mask.any():
@@ -317,15 +247,9 @@ class _Samples:
         return columns.without(left_out)
 
     def _leave_out(self, name: str, error: DatasetError) -> None:
-        if self.naming.settings.unreadable == "error":
+        if self.keys.settings.unreadable == "error":
             raise error
         self.problems.append(f"left out: {name}, because {error.found}")
-
-
-def encoded_as(identity: str, options: CacheSection) -> str:
-    """The identity of encoders, with the number format in which a cache keeps what they yield."""
-    # An ordinary cache keeps the names that its files had before there was a choice.
-    return identity if options.dtype == "auto" else f"{identity} {options.dtype}"
 
 
 def cache_folder(config: RunConfig) -> Path:

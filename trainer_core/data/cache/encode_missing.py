@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections import deque
@@ -15,6 +16,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from ...config import CacheSection
 from ...errors import DatasetError
 from ...tensors.rounding import all_finite
 from ...types import CONTROL, ENDS, SOUND, Conditioning, Sound
@@ -23,7 +25,7 @@ from ..motion import Motion
 from ..sounds import read_sound
 from .cache_file import Entry, is_sound, write_entry
 from .encoder_protocols import Encoders, encode_endpoints, encode_texts, of_clips
-from .entry_keys import ImageTask, PlainTask, Recipes, SizedImage, TextTask
+from .entry_keys import EntryKeys, ImageTask, PlainTask, SizedImage, TextTask
 from .file_index import CacheIndex
 from .work_claims import Claims
 
@@ -39,14 +41,13 @@ class Maker:
     """Makes what is missing.
 
     Attributes:
-        naming: What files are made from.
+        keys: What files are made from.
         open_encoders: Loads the encoders; called at most once.
         notify: Hears how many files are done, of how many.
         index: Is told what was written.
         claims: Say who works on what.
-        batch_size: How many images or captions are encoded at once.
-        dtype: ``auto`` or the number format that latents and texts are kept in.
-        verify: Whether files are read before they are believed.
+        options: How many are encoded at once, the number format that latents and texts are kept in,
+            and whether files are read before they are believed.
         encoded: Files that were made.
         missing: Keys that are to be made.
         failed: Keys that could not be made, and why.
@@ -54,14 +55,12 @@ class Maker:
         moving: What may be a mistake in the clips that were made: kind, name and place of each.
     """
 
-    naming: Recipes
+    keys: EntryKeys
     open_encoders: Callable[[], Encoders]
     notify: Callable[[int, int], None]
     index: CacheIndex
     claims: Claims
-    batch_size: int = 1
-    dtype: str = "auto"
-    verify: bool = False
+    options: CacheSection = field(default_factory=CacheSection)
     encoded: int = 0
     missing: set[str] = field(default_factory=set)
     failed: dict[str, DatasetError] = field(default_factory=dict)
@@ -95,7 +94,7 @@ class Maker:
     def _pass(self, tasks: Iterable[Task]) -> list[Task]:
         """Make what no other process is at; gives back the rest."""
         left: list[Task] = []
-        batches = grouped(self._wanted(tasks), _alike, self.batch_size)
+        batches = grouped(self._wanted(tasks), _alike, self.options.batch_size)
         threads = max(1, min(4, os.cpu_count() or 1))
         with ThreadPoolExecutor(threads, thread_name_prefix="decode") as pool:
             try:
@@ -121,7 +120,7 @@ class Maker:
         """Whether another process made it since."""
         # Not Path.exists, which raises where a name is too long; writing says so better.
         return os.path.exists(entry.path) and is_sound(  # noqa: PTH110
-            entry, thorough=self.verify
+            entry, thorough=self.options.verify
         )
 
     def _prepared(self, task: Task) -> Any:
@@ -137,7 +136,7 @@ class Maker:
                 return [on_white(self._decode(each)) for each in task.images]
             made = task.make()
             for source in task.sources:
-                self.naming.hashes.check_unchanged(source)
+                self.keys.hashes.check_unchanged(source)
         except DatasetError as error:
             return error
         return made
@@ -200,8 +199,9 @@ class Maker:
     def _keep(self, task: Task, tensors: Conditioning) -> None:
         what = str(task.source.path) if isinstance(task, ImageTask) else task.what
         _require_finite(tensors, what)
-        if self.dtype != "auto" and not isinstance(task, PlainTask):
-            tensors = _as_dtype(tensors, self.dtype, what)
+        dtype = self.options.dtype
+        if dtype != "auto" and not isinstance(task, PlainTask):
+            tensors = _as_dtype(tensors, dtype, what)
         # A part of a batch keeps the whole of it in memory, and would be written with it.
         tensors = {name: each.clone() for name, each in tensors.items()}
         write_entry(task.entry, tensors)
@@ -219,27 +219,27 @@ class Maker:
         Raises:
             DatasetError: The one that is given.
         """
-        if self.naming.settings.unreadable == "error":
+        if self.keys.settings.unreadable == "error":
             raise error
         self.failed[entry.key] = error
 
     def _decode(self, source: SizedImage) -> Image.Image:
-        hashes = self.naming.hashes
-        image = source.sized(self.naming.settings.animated, hashes.of(source.path))
+        hashes = self.keys.hashes
+        image = source.sized(self.keys.settings.animated, hashes.of(source.path))
         hashes.check_unchanged(source.path)
         return image
 
     def _decode_sound(self, source: SizedImage) -> Sound:
         assert source.clip is not None
-        self.naming.hashes.of(source.path)
+        self.keys.hashes.of(source.path)
         sound = read_sound(source.path, source.clip)
-        self.naming.hashes.check_unchanged(source.path)
+        self.keys.hashes.check_unchanged(source.path)
         return sound
 
     def _decode_clip(self, source: SizedImage) -> Tensor:
         """`[T, 3, H, W]`, uint8: in floats a clip would take four times as much while it waits."""
         assert source.clip is not None
-        hashes, motion = self.naming.hashes, Motion(source.clip)
+        hashes, motion = self.keys.hashes, Motion(source.clip)
         hashes.of(source.path)
         # What steers a clip, or shows it mirrored, is no clip of its own.
         looks = CONTROL not in source.endpoints and not source.flipped
@@ -252,6 +252,22 @@ class Maker:
         if looks:
             self.moving += ((kind, source.path.name, place) for kind, place in motion.found())
         return torch.stack(frames).permute(0, 3, 1, 2)
+
+
+@contextlib.contextmanager
+def opened_maker(
+    keys: EntryKeys,
+    open_encoders: Callable[[], Encoders],
+    notify: Callable[[int, int], None],
+    options: CacheSection,
+) -> Iterator[Maker]:
+    """A maker for as long as a block; the arguments are its attributes."""
+    index = CacheIndex(keys.folder)
+    with Claims(keys.folder) as claims:
+        try:
+            yield Maker(keys, open_encoders, notify, index, claims, options)
+        finally:
+            index.close()
 
 
 def grouped(

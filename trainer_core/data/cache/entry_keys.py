@@ -1,4 +1,4 @@
-"""What a sample's cached files are made from: the one place that names them.
+"""The keys of cached files: what each of a sample's files is made from, and what makes another one.
 
 The key of a file is a hash of everything that its content depends on. Parts of a key that an
 ordinary dataset does not have are left out of it, so that files keep the names that they had before
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from ...config import DatasetSection
+from ...config import CacheSection, DatasetSection
 from ...config.dataset import DatasetFolder, dataset_folders
 from ...counters import counter_seed
 from ...types import (
@@ -145,7 +145,7 @@ class PlainTask:
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
+class SampleTasks:
     """A sample, and how each of its entries is made."""
 
     item: CachedItem
@@ -205,38 +205,41 @@ class _Side:
 
 
 @dataclass(frozen=True)
-class Recipes:
+class EntryKeys:
     """Names what samples need, without reading more of a file than its hash.
 
     Attributes:
         folder: The cache folder.
-        identity: Names the encoders and their settings.
+        identity: Names the encoders and their settings, such as the text length, and the number
+            format that is kept (`encoded_as`).
         settings: Of the dataset.
-        channels: Of the pixels that are encoded.
-        fills: Whether a control image is what the target is to be filled from.
-        shown: Whether the text encoder sees the control images.
         hashes: Of the image files.
+        channels: Of the pixels that are encoded: 4 with transparency, which the text encoder sees
+            laid on white.
+        fills: Whether a control image is what the target is to be filled from: its transparent area
+            is, or one that is drawn.
+        shown: Whether the text encoder sees the control images (`TextSpec.shown`).
         grid: Of the latents; asked for images with masks.
-        weighs: Whether the tokenizer reads round brackets as weights.
-        endpoints: Which frames of clips the base is given (`control_rules.endpoint_kinds`).
+        weighs: Whether the tokenizer reads round brackets as weights (`EncoderSource`).
+        endpoints: Which frames of clips the base is given (`base_requirements.endpoint_kinds`).
         clips: Lengths of clips and of their latents; asked for masks that are clips.
-        sounds: Names what encodes the sound of clips; empty where it is not trained.
+        sounds: Names what encodes the sound of clips (`EncoderSource`); empty for none.
     """
 
     folder: Path
     identity: str
     settings: DatasetSection
-    channels: int
-    fills: bool
-    shown: bool
     hashes: FileMemory
+    channels: int = 3
+    fills: bool = False
+    shown: bool = False
     grid: Grid = no_grid
     weighs: bool = False
     endpoints: tuple[str, ...] = ()
     clips: FrameGrid = ANY_CLIPS
     sounds: str = ""
 
-    def of(self, planned: PlannedSample) -> Recipe:
+    def of(self, planned: PlannedSample) -> SampleTasks:
         """Name what a sample needs.
 
         Raises:
@@ -288,7 +291,7 @@ class Recipes:
             class_texts=tuple(task.entry for task in classed),
             sound=sound[0].entry if sound else None,
         )
-        return Recipe(item, images + sound, texts + bare + classed, plain)
+        return SampleTasks(item, images + sound, texts + bare + classed, plain)
 
     @staticmethod
     def _described(side: _Side, captions: Sequence[str], flipped: bool) -> Iterator[str | int]:
@@ -401,7 +404,7 @@ class Recipes:
     def _folders(self) -> tuple[DatasetFolder, ...]:
         return dataset_folders(self.settings)
 
-    def of_prompt(self, prompt: str, host: Recipe) -> tuple[PreservedItem, TextTask]:
+    def of_prompt(self, prompt: str, host: SampleTasks) -> tuple[PreservedItem, TextTask]:
         """Name what a prompt needs that the base is held to, with the controls of a sample."""
         controls, item = host.texts[0].images, host.item
         parts_of = (each.parts(self.hashes.of(each.path)) for each in controls)
@@ -464,3 +467,9 @@ class Recipes:
 
 def _caption_of(sample: Sample) -> str:
     return f"the caption of {sample.name}"
+
+
+def encoded_as(identity: str, options: CacheSection) -> str:
+    """The identity of encoders, with the number format in which a cache keeps what they yield."""
+    # An ordinary cache keeps the names that its files had before there was a choice.
+    return identity if options.dtype == "auto" else f"{identity} {options.dtype}"

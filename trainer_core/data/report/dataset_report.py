@@ -10,6 +10,7 @@ from typing import Any
 from ...config.folders import Role
 from ...printable import grouped
 from ...types import Bucket, ClipPart
+from ..crop import CENTER, Crop, cut_share, kept_box
 from .finding_kinds import KINDS, Severity
 
 
@@ -80,6 +81,35 @@ class Placement:
     scale: float
     stretch: float = 1.0
     frames: int = 1
+
+    @classmethod
+    def of(
+        cls,
+        size: tuple[int, int],
+        bucket: Bucket,
+        crop: Crop = "center",
+        focus: tuple[float, float] = CENTER,
+    ) -> Placement:
+        """What of an image is seen at a size.
+
+        Args:
+            size: Upright width and height in pixels.
+            bucket: The size it is trained at.
+            crop: As ``dataset.crop``.
+            focus: Middle of its mask, where that decides; the image's until the mask is read.
+        """
+        width, height = size
+        left, top, right, bottom = kept_box(size, bucket, crop, focus)
+        across, down = bucket.width / (right - left), bucket.height / (bottom - top)
+        return cls(
+            width=bucket.width,
+            height=bucket.height,
+            crop=(left / width, top / height, right / width, bottom / height),
+            cut=cut_share(size, bucket, crop),
+            scale=max(across, down),
+            stretch=across / down,
+            frames=bucket.frames,
+        )
 
     @property
     def bucket(self) -> Bucket:

@@ -22,6 +22,7 @@ from .dataset_report import (
     DatasetReport,
     Finding,
     Looked,
+    Placement,
     ReportedImage,
     motion_findings,
 )
@@ -29,7 +30,6 @@ from .finding_kinds import KINDS
 from .image_fingerprints import Seen, see
 from .make_report import in_order
 from .near_duplicates import alike, is_flat
-from .placement import place
 
 _BLACK, _WHITE = 8, 247
 _THREADS = 8
@@ -232,7 +232,7 @@ def _focused(image: ReportedImage, mask: _Mask | None, dataset: DatasetSection) 
     if mask is None or dataset.crop != "mask" or image.moved:
         return image
     size = image.width, image.height
-    placements = tuple(place(size, at.bucket, "mask", mask.focus) for at in image.placements)
+    placements = tuple(Placement.of(size, at.bucket, "mask", mask.focus) for at in image.placements)
     return dataclasses.replace(image, placements=placements)
 
 

@@ -11,24 +11,26 @@ from pathlib import Path
 
 from ...config import DatasetFolder, DatasetSection, dataset_folders
 from ...config.folders import Role
+from ...errors import DatasetError
 from ...types import Bucket, PlannedSample, Sample
 from ..buckets import MUCH_CROPPED
 from ..captions.length import TextLimit, caption_tokens
 from ..crop import moved
 from ..describe_epoch import describe_plan, planned_batches
 from ..sources.scan_folder import Fault, Scan
-from .caption_findings import caption_findings, caption_report, cut_captions
+from .caption_findings import bracket_findings, caption_findings, caption_report, cut_captions
 from .dataset_report import (
     BesideImage,
     DatasetReport,
     Finding,
+    Placement,
     ReportedBucket,
     ReportedFolder,
     ReportedImage,
     Schedule,
 )
 from .finding_kinds import FEW, KINDS, SMALL_SHARE
-from .placement import place
+from .report_text import finding_line
 
 _ORDER = {name: number for number, name in enumerate(KINDS)}
 _GRAVE = {"error": 0, "warning": 1, "note": 2}
@@ -109,6 +111,29 @@ def quick_findings(samples: Sequence[Sample], dataset: DatasetSection) -> list[F
     if clear := tuple(each.name for each in samples if each.alpha):
         findings.append(Finding("transparent", KINDS["transparent"].severity, clear))
     return findings
+
+
+def warnings_before(
+    samples: Sequence[Sample], dataset: DatasetSection, *, weighs: bool = False
+) -> tuple[str, ...]:
+    """Look once more at what is about to be trained.
+
+    Args:
+        weighs: Whether the tokenizer reads round brackets as weights.
+
+    Returns:
+        Warnings in words, beside those that scan and plan tell themselves.
+
+    Raises:
+        DatasetError: When something in it stops a training.
+    """
+    brackets = bracket_findings(samples, dataset) if weighs else ()
+    findings = in_order((*quick_findings(samples, dataset), *brackets))
+    for each in findings:
+        if each.severity == "error":
+            found = finding_line(each).removesuffix(f". {each.remedy}")
+            raise DatasetError(f"dataset: {found}", "a dataset without that", each.remedy)
+    return tuple(finding_line(each) for each in findings if each.severity == "warning")
 
 
 def _held_out_twice(samples: Sequence[Sample]) -> Iterator[Finding]:
@@ -241,7 +266,7 @@ def reported_images(
         sample = item.sample
         settings = _settings(folders, sample, dataset)
         size = sample.width, sample.height
-        at = place(size, item.bucket, *moved(settings.crop, sample.focus))
+        at = Placement.of(size, item.bucket, *moved(settings.crop, sample.focus))
         key = (sample.folder, sample.name)
         if known := images.get(key):
             images[key] = dataclasses.replace(known, placements=(*known.placements, at))

@@ -13,6 +13,7 @@ from ...types import ANY_CLIPS, FrameGrid, Sample
 from ..clips import ClipFacts, clip_facts, parts_of
 from ..file_memory import FileMemory
 from ..image import ImageInfo
+from ..image_decoders import NoDecoderError
 from ..image_header import header_info
 from .problems import BAD_CLIP, Problems
 
@@ -42,11 +43,25 @@ class ClipFiles:
             name: Of the file, for a message.
 
         Returns:
-            None where a clip stands in the place of a control image or a mask, which is told.
-
-        Raises:
-            DatasetError: When the file cannot be read.
+            None where the file cannot be read or used, which is told.
         """
+        try:
+            facts = self._header(path, image, name)
+        except DatasetError as error:
+            cure = error.cure if isinstance(error, NoDecoderError) else ""
+            self.problems.add("unreadable", error.found, image, cure=cure)
+            return None
+        if (
+            facts is not None
+            and facts.animated
+            and self.problems.settings.animated != "first_frame"
+        ):
+            self.problems.add("animated", f"{name} has several frames", image)
+            return None
+        return facts
+
+    def _header(self, path: Path, image: Path, name: str) -> ImageInfo | None:
+        """As `info`; None where a clip stands in the place of a control image or a mask."""
         if path.suffix.lower() not in CLIP_EXTENSIONS:
             facts = self.remembered.image_info(path) if self.remembered else header_info(path)
             moves = path.suffix.lower() in MOVING_EXTENSIONS and facts.animated

@@ -7,12 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ...config import DatasetSection
-from ...errors import DatasetError
 from ...types import Sample
-from ..captions.choices import CaptionRuleError
 from ..captions.rules import caption_texts
 from ..image import ImageInfo
-from ..image_decoders import NoDecoderError
 from .caption_files import stated_caption, texts_beside
 from .clip_files import ClipFiles
 from .control_files import Controls, ordered
@@ -21,7 +18,7 @@ from .kohya_folders import RepeatedFolder
 from .layer_files import BAD_LAYERS, Layer, layer_problem, layers_problem
 from .list_files import ListedFile, Listing
 from .mask_files import Masks, shape_problem
-from .problems import BAD_CAPTION, BAD_MASK, BAD_RULES, NO_MASK, Problems
+from .problems import BAD_MASK, NO_MASK, Problems
 
 
 @dataclass(slots=True)
@@ -73,9 +70,9 @@ class Reader:
             return None
         layers = self.layers
         controls = () if layers is not None else self._controls_of(file, path, name)
-        facts = self._facts(path, path, name)
+        facts = self.clips.info(path, path, name)
         found = self.controls.get(file.key, ()) if self.controls else ()
-        readable = [self._facts(each.path, path, each.shown) is not None for each in found]
+        readable = [self.clips.info(each.path, path, each.shown) is not None for each in found]
         captions = self._captions(file, path, name)
         if facts is None or controls is None or captions is None:
             return None
@@ -130,7 +127,7 @@ class Reader:
         found = (self.layers or {}).get(file.key, [])
         problem = layers_problem(name, found)
         for place, layer in enumerate(found):
-            read = self._facts(layer.path, path, layer.shown)
+            read = self.clips.info(layer.path, path, layer.shown)
             if read is None:
                 return None
             size = facts.width, facts.height
@@ -156,7 +153,7 @@ class Reader:
                 return False, None
             self.without_mask.append(name)
             return True, None
-        read = self._facts(found.path, path, found.shown)
+        read = self.clips.info(found.path, path, found.shown)
         if read is None:
             self.problems.tell(f"left out: {name}, because of its mask")
             return False, None
@@ -171,20 +168,8 @@ class Reader:
             return False, None
         return True, found.path
 
-    def _facts(self, path: Path, image: Path, name: str) -> ImageInfo | None:
-        try:
-            facts = self.clips.info(path, image, name)
-        except DatasetError as error:
-            cure = error.cure if isinstance(error, NoDecoderError) else ""
-            self.problems.add("unreadable", error.found, image, cure=cure)
-            return None
-        if facts is not None and facts.animated and self.settings.animated != "first_frame":
-            self.problems.add("animated", f"{name} has several frames", image)
-            return None
-        return facts
-
     def _captions(self, file: ListedFile, path: Path, name: str) -> tuple[str, ...] | None:
-        try:
+        with self.problems.of_captions(path):
             own, raw = texts_beside(self.listing, file.key, self.problems)
             if own is None and self.repeats is not None:
                 named = self.repeats[file.name.partition("/")[0]].caption
@@ -196,12 +181,7 @@ class Reader:
                 self.problems.add("missing_caption", texts, path, cure=cure)
                 return None
             return caption_texts(raw, self.settings, name)
-        except CaptionRuleError as error:
-            self.problems.add(BAD_RULES, error.found, path)
-            return None
-        except DatasetError as error:
-            self.problems.add(BAD_CAPTION, error.found, path)
-            return None
+        return None
 
     def _no_caption(self, file: ListedFile, name: str, own: ListedFile | None) -> str:
         if own is not None and own.extension == ".json":

@@ -15,11 +15,9 @@ from ...errors import DatasetError
 from ...filesystem.allowed_folders import AllowedFolders
 from ...printable import listed
 from ...types import FrameGrid, Sample
-from ..captions.choices import CaptionRuleError
 from ..captions.rules import caption_texts
 from ..file_memory import FileMemory
 from ..image import ImageInfo
-from ..image_decoders import NoDecoderError
 from .caption_files import stated_caption, texts_beside
 from .clip_files import ClipFiles
 from .image_choices import ImageChoices, read_choices
@@ -35,7 +33,7 @@ from .metadata_file import (
     refuse_table,
 )
 from .metadata_rows import Entry, KnownFiles, read_entry
-from .problems import BAD_CAPTION, BAD_MASK, BAD_RULES, NO_MASK, Problems, Scan
+from .problems import BAD_MASK, NO_MASK, Problems, Scan
 from .recognize_layout import PartFolder, metadata_parts
 
 
@@ -250,16 +248,7 @@ class _Survey:
         return name
 
     def _facts(self, file: ListedFile, image: Path) -> ImageInfo | None:
-        try:
-            facts = self.clips.info(self.listing.path(file), image, file.shown)
-        except DatasetError as error:
-            cure = error.cure if isinstance(error, NoDecoderError) else ""
-            self.problems.add("unreadable", error.found, image, cure=cure)
-            return None
-        if facts is not None and facts.animated and self.settings.animated != "first_frame":
-            self.problems.add("animated", f"{file.shown} has several frames", image)
-            return None
-        return facts
+        return self.clips.info(self.listing.path(file), image, file.shown)
 
     def _control(self, place: str, text: str, known: KnownFiles, image: Path) -> Path | None:
         name = self._file(place, text, known, "missing_control", image)
@@ -271,7 +260,7 @@ class _Survey:
         self, place: str, file: ListedFile, entry: Entry, image: Path
     ) -> tuple[str, ...] | None:
         texts = entry.captions
-        try:
+        with self.problems.of_captions(image):
             if texts is None:
                 _, texts = texts_beside(self.listing, file.key, self.problems)
             raw = [text for text in texts if text.strip()]
@@ -283,12 +272,7 @@ class _Survey:
                 self.problems.add("missing_caption", what, image)
                 return None
             return caption_texts(raw, self.settings, place)
-        except CaptionRuleError as error:
-            self.problems.add(BAD_RULES, error.found, image)
-            return None
-        except DatasetError as error:
-            self.problems.add(BAD_CAPTION, error.found, image)
-            return None
+        return None
 
     def _mask(
         self, place: str, entry: Entry, known: KnownFiles, image: Path, facts: ImageInfo | None

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from ...config import DatasetSection
 from ...errors import DatasetError
 from ...printable import listed
 from ...types import Sample
-from ..captions.choices import EXPECTED_RULES
+from ..captions.choices import EXPECTED_RULES, CaptionRuleError
 from ..image_decoders import READABLE_IMAGES
 from .layer_files import BAD_LAYERS, EXPECTED_LAYERS
 from .list_files import Listing
@@ -157,6 +158,16 @@ class Problems:
         if policy in _NO_SETTING or getattr(self.settings, policy) == "error":
             self._errors.setdefault(policy, []).append(text)
         self.problems.append(f"left out: {text}")
+
+    @contextmanager
+    def of_captions(self, image: Path) -> Iterator[None]:
+        """Note what is wrong with the captions of an image that a block reads."""
+        try:
+            yield
+        except CaptionRuleError as error:
+            self.add(BAD_RULES, error.found, image)
+        except DatasetError as error:
+            self.add(BAD_CAPTION, error.found, image)
 
     def leave_out(self, name: str, image: Path) -> None:
         """Note an image that a person left out."""

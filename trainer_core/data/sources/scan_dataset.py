@@ -20,7 +20,7 @@ from ...filesystem.allowed_folders import AllowedFolders
 from ...printable import listed
 from ...types import FrameGrid, Sample
 from ..file_memory import FileMemory
-from ..paused_gc import uncollected
+from ..paused_gc import paused_gc
 from .clip_files import image_name
 from .problems import SHOWN, Scan
 from .scan_folder import scan
@@ -31,7 +31,7 @@ REGULARIZATION = "regularization"
 _FIRST = "dataset.path"
 
 
-@uncollected()
+@paused_gc()
 def scan_all(
     settings: DatasetSection,
     within: AllowedFolders | None = None,

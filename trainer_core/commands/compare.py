@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from ..families.run_files import load_config
 from ..filesystem.storage import given_path
-from .adapter_output import clear_leftovers, existing
-from .arguments import Arguments
+from .adapter_output import clear_leftovers
+from .arguments import Arguments, existing
 from .console import show, show_json, show_note
 from .missing_inputs import require_inputs
 from .runs import in_preview, with_prompts

@@ -64,8 +64,6 @@ def show(text: str) -> None:
 
 def show_image(path: Path) -> None:
     """Print an image on a terminal that can show it; elsewhere nothing, its path stands alone."""
-    from .console import can_show, terminal_lines
-
     if can_show():
         print("\n".join(terminal_lines(path)), flush=True)
 
@@ -193,7 +191,7 @@ def summary_text(summary: RunSummary) -> str:
 
 
 def result_text(result: RunResult) -> str:
-    """Where a run left its files."""
+    """Where a run left its files, the adapter and what to do next as the last lines."""
     if result.status == "cancelled" and not result.adapters:
         return (
             f"Cancelled before the first step; what is encoded stays in {result.folder}, and the "
@@ -204,16 +202,21 @@ def result_text(result: RunResult) -> str:
     else:
         lines = [f"{result.status.capitalize()} after {result.step} steps."]
     lines += [result.stopped_early] if result.stopped_early else []
+    if result.levels:
+        lines.append(f"Noise levels of {sum(result.levels)} samples:")
+        lines += [f"  {line}" for line in histogram_text(result.levels)]
+    lines += [f"{'Image:':<9}{path}" for path in result.pictures]
     lines.append(f"{'Folder:':<9}{result.folder}")
-    lines += [f"{'Adapter:':<9}{path}" for path in result.adapters]
     if result.best is not None:
         best = result.best
         loss = f"loss {best.loss:.4f} on held-out images; resume=best goes on from it"
         lines.append(f"{'Best:':<9}{best.adapter} (step {best.step}, {loss})")
-    lines += [f"{'Image:':<9}{path}" for path in result.pictures]
-    if result.levels:
-        lines.append(f"Noise levels of {sum(result.levels)} samples:")
-        lines += [f"  {line}" for line in histogram_text(result.levels)]
+    lines += [f"{'Adapter:':<9}{path}" for path in result.adapters]
+    if result.status == "cancelled":
+        lines.append(f"{'Next:':<9}the same command with resume=latest")
+    elif result.adapters:
+        words = f"{result.folder / 'run.yaml'} adapter={result.adapters[0]} prompt=TEXT"
+        lines.append(f"{'Next:':<9}adapter-trainer sample {words}")
     return "\n".join(lines)
 
 

@@ -11,16 +11,8 @@ from typing import TYPE_CHECKING, Any
 from ..errors import InputError, TrainerError
 from ..filesystem.storage import given_path
 from . import VERBS
-from .adapter_output import (
-    check_words,
-    clear_leftovers,
-    existing,
-    is_set,
-    rounded,
-    whole_number,
-    word_or,
-)
-from .arguments import Arguments
+from .adapter_output import clear_leftovers, rounded
+from .arguments import Arguments, check_words, existing, is_set, whole_number, word_or
 from .console import LayerProgress, show, show_error, show_json, show_report
 from .result_sentences import conversion_sentence
 
@@ -285,7 +277,7 @@ def _facts(report: Conversion, *, as_json: bool) -> dict[str, Any]:
     def shown(error: float) -> float:
         return error if as_json else rounded(error)
 
-    return {
+    facts = {
         "input": str(report.source),
         "output": report.target,
         "layout": report.layout,
@@ -298,3 +290,5 @@ def _facts(report: Conversion, *, as_json: bool) -> dict[str, Any]:
         "dtype_error": shown(report.rounding),
         "notes": report.notes,
     }
+    # A person is told what there is.
+    return {name: each for name, each in facts.items() if as_json or each not in ({}, [], ())}

@@ -14,8 +14,7 @@ from ..errors import DatasetError, InputError, TrainerError
 from ..families.run_files import load_config
 from ..filesystem.storage import given_path, write_text
 from . import VERBS
-from .adapter_output import is_set
-from .arguments import Arguments
+from .arguments import Arguments, is_set
 from .console import overwrite_line, show, show_json
 from .local_base import local_text_limit, locate_local_base
 
@@ -50,9 +49,13 @@ def dataset(arguments: Arguments) -> int:
         dataset_root(config.dataset.path)
     looks = is_set(last, "looks") or bool({"html", "sheet"} & last.keys())
     gathered = _gather(config)
+    report, own_file = gathered.report, place is not None and place.is_file()
+    if not own_file and not any(each.startswith("training.steps=") for each in arguments.settings):
+        # The steps would be those of the defaults.
+        report = dataclasses.replace(report, schedule=dataclasses.replace(report.schedule, steps=0))
     # Without a base of the person's own its figures would be those of the embedded one.
-    named = (place is not None and place.is_file()) or "base" in " ".join(arguments.settings)
-    report = with_vram(config, gathered.report) if named else gathered.report
+    if own_file or "base" in " ".join(arguments.settings):
+        report = with_vram(config, report)
     if looks:
         report = _inspected(config, report, quiet=arguments.json)
     files = _write(report, last)
@@ -170,21 +173,24 @@ def _write(report: DatasetReport, options: Mapping[str, str]) -> dict[str, str]:
     return files
 
 
-def dataset_report(config: RunConfig) -> tuple[Mapping[str, Any], DatasetError | None]:
+def dataset_report(config: RunConfig) -> tuple[dict[str, Any], DatasetError | None] | None:
     """Describe the dataset that a run file names, in short.
 
     Args:
         config: The run file; its family decides sizes.
 
     Returns:
-        The report, and why `train` would refuse the dataset, or None.
+        The report, and why `train` would refuse the dataset, or None. No report of a slider, which
+        has no files to look at.
 
     Raises:
         ConfigError: When no dataset is named.
         DatasetError: When there is no such folder.
     """
+    if config.dataset.slider.is_on:
+        return None
     gathered = _gather(config)
-    return _summary(gathered), gathered.refusal
+    return {"steps": gathered.report.schedule.steps, **_summary(gathered)}, gathered.refusal
 
 
 def _record(gathered: Gathered, report: DatasetReport) -> dict[str, Any]:

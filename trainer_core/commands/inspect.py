@@ -12,8 +12,7 @@ from ..errors import AdapterFileError, BaseModelError
 from ..filesystem.text_files import parse_json
 from ..printable import listed
 from . import VERBS
-from .adapter_output import existing, existing_base, is_set
-from .arguments import Arguments
+from .arguments import Arguments, existing, existing_base, is_set
 from .console import show, show_report
 from .result_sentences import inspected_text
 
@@ -135,7 +134,6 @@ def readable(text: str) -> Any:
 def _told_family(path: Path) -> Family | None:
     """The family that `convert` takes the file for; None when it fits none, or several."""
     from ..bases.adapter_family import adapter_family
-    from ..errors import AdapterFileError
 
     try:
         return adapter_family(path, any_size=True)

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from . import VERBS
-from .adapter_output import existing, whole_number
-from .arguments import Arguments
+from .arguments import Arguments, existing, whole_number
 from .console import show, show_json
 
 _MOST = 20

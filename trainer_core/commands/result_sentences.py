@@ -73,8 +73,8 @@ def inspected_text(report: Mapping[str, Any], proof: Proof | None) -> str:
         proved = proof.text(_NAMED).split("\n")
         rest = len(proved) - _MOST_PROOF_LINES
         lines = [*proved[:_MOST_PROOF_LINES], *([f"and {rest} more lines"] if rest > 0 else [])]
-    elif report:
-        lines = [_verdict(report)]
+    if report:
+        lines.append(_verdict(report))
     lines = [shortened(single_line(line), 2 * _LONGEST) for line in lines]
     for name, value in _facts(report) if report else ():
         # What a note says last is often what it is for.

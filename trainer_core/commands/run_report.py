@@ -6,8 +6,7 @@ from pathlib import Path
 
 from ..filesystem.storage import given_path, write_text
 from . import VERBS
-from .adapter_output import existing
-from .arguments import Arguments
+from .arguments import Arguments, existing
 from .console import show, show_json
 
 

@@ -16,8 +16,8 @@ from ..families.presets import GOALS, Gpu, plan_preset
 from ..families.run_files import run_file_of, run_file_template, templates
 from ..filesystem.storage import given_path
 from . import VERBS
-from .adapter_output import clear_leftovers, is_set
-from .arguments import Arguments
+from .adapter_output import clear_leftovers
+from .arguments import Arguments, is_set, numbers
 from .console import show, show_image, show_json, show_report
 from .missing_inputs import require_inputs
 from .run_observers import watching
@@ -125,7 +125,7 @@ def sample(arguments: Arguments) -> int:
         )
     require_inputs(config, dataset=False)
     output = given_path(own.get("output", ["samples"])[-1], "a folder").absolute()
-    strength = _number(own)
+    (strength,) = numbers({name: values[-1] for name, values in own.items()}, "strength", 1)
     from ..data.cache.build_cache import cache_folder
     from ..data.cache.cache_file import cache_folders
     from ..inference.pipeline import sample_images
@@ -176,16 +176,6 @@ def with_prompts(config: RunConfig, prompts: list[str], controls: list[str]) -> 
     changed = config.model_copy(update={"preview": preview})
     check_config(changed, "the command")
     return changed
-
-
-def _number(own: Mapping[str, list[str]]) -> float:
-    text = own.get("strength", ["1"])[-1]
-    try:
-        return float(text)
-    except ValueError as error:
-        raise InputError(
-            f"strength={text}", "a number, 1 for the adapter as it was trained", "Write strength=1."
-        ) from error
 
 
 def template(arguments: Arguments) -> int:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from .adapter_output import existing
-from .arguments import Arguments
+from .arguments import Arguments, existing
 from .console import show, show_json
 from .missing_inputs import require_inputs
 from .run_observers import watching

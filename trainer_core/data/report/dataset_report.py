@@ -255,7 +255,7 @@ class Schedule:
     Attributes:
         batch_size: Samples of a micro-batch.
         micro_batches: Micro-batches of a step, of all processes.
-        steps: Of the run.
+        steps: Of the run; 0 where none is named.
         steps_per_epoch: Until each image was seen as often as its repeats say.
         plan: What an epoch is made of (`data.describe_epoch.describe_plan`), a line each.
     """

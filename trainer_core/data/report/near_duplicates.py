@@ -19,7 +19,7 @@ ACROSS, DOWN = 9, 8
 
 MOST_BITS = 4
 """Bits of 64 in which the hashes of images that look alike may differ: another size, JPEG quality
-or brightness moves fewer (`tests/unit/data/test_report_looks.py`)."""
+or brightness moves fewer (`tests/unit/data/test_report_fingerprints.py`)."""
 
 MOST_GREY = 6.0
 """Mean difference of the greys, of 255, up to which two images look alike; a brightness that is

@@ -114,11 +114,12 @@ def _buckets(report: DatasetReport) -> Iterator[str]:
     }
     for line in schedule.plan:
         yield f"  {line}{vram.get(line.strip().partition(':')[0], '')}"
-    steps = steps_an_epoch(report)
+    steps, length = steps_an_epoch(report), ""
+    if schedule.steps:
+        length = f"; {grouped(schedule.steps)} steps are {schedule.epochs:.3g} epochs"
     yield (
         f"  {steps} step{'' if steps == '1' else 's'} an epoch (batch {schedule.batch_size} x "
-        f"{schedule.micro_batches}); {grouped(schedule.steps)} steps are "
-        f"{schedule.epochs:.3g} epochs"
+        f"{schedule.micro_batches}){length}"
     )
 
 

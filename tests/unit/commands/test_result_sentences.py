@@ -32,3 +32,4 @@ def test_inspect_is_short_whatever_the_file_holds(tmp_path, capsys):
     proved = capsys.readouterr().out
     assert len(proved.splitlines()) <= MOST_LINES
     assert proved.startswith(("Fine", "NOT FINE"))
+    assert "A lora of rank 1, 2" in proved

@@ -135,7 +135,6 @@ def seed_generators(seed: int, device: torch.device) -> None:
 
     Args:
         seed: Of the CPU's generator and the device's.
-        device: Where dropout draws.
     """
     torch.default_generator.manual_seed(seed)
     if device.type == "mps":
@@ -151,7 +150,6 @@ def send(tensor: Tensor, device: torch.device) -> Tensor:
 
     Args:
         tensor: On any device.
-        device: Where it is needed.
     """
     if device.type != "cuda" or tensor.device.type != "cpu":
         return tensor.to(device)
@@ -164,7 +162,6 @@ def pin(tensor: Tensor, device: torch.device) -> Tensor:
 
     Args:
         tensor: On any device; returned as it is where it need not or cannot be moved.
-        device: Where it will be needed.
     """
     if device.type != "cuda" or tensor.device.type != "cpu":
         return tensor
@@ -225,7 +222,6 @@ def spare_at_peak(device: torch.device, free: Callable[[], int]) -> tuple[int, i
     """Bytes that stay free at the peak of what ran since `begin_peak`, and the device's size.
 
     Args:
-        device: Where it ran.
         free: Asks for the device's free bytes.
 
     Returns:
@@ -251,9 +247,6 @@ def counts_allocated(device: torch.device) -> Callable[[], int] | None:
 
 def memory_in_use(device: torch.device) -> dict[str, int]:
     """Bytes that are taken now; what is not known is left out.
-
-    Args:
-        device: Where the run computes.
 
     Returns:
         ``ram`` of this process where psutil is installed, and of a CUDA device ``allocated``,

@@ -64,7 +64,6 @@ def listed(names: Iterable[str], most: int = MOST, separator: str = ", ") -> str
 
     Args:
         names: In the order in which they are told.
-        most: How many are named.
     """
     every = names if isinstance(names, Collection) else list(names)
     shown = [shortened(name, 200) for name in islice(every, most)]

@@ -52,8 +52,6 @@ class MissingLibrary(NamedTuple):
     """A needed library that is absent or too old.
 
     Attributes:
-        name: Name of the distribution.
-        minimum: The oldest version that works.
         found: The installed version, or None when there is none.
     """
 

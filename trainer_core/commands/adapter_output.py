@@ -32,9 +32,7 @@ def new_target(
     """Where the result goes.
 
     Args:
-        path: As it was written.
         inputs: What is read; the result can be none of it, nor inside of it, nor around it.
-        overwrite: Whether something may be there already.
         folder_of: The file by which a folder of the result's form is known; None where the result
             is a single safetensors file.
 
@@ -81,7 +79,6 @@ class OutputForm:
     """How a command writes an adapter.
 
     Attributes:
-        layout: The layout.
         dtype: ``fp32``, ``bf16`` or ``fp16``.
         overwrite: Whether a file that is there is replaced.
     """

@@ -30,7 +30,6 @@ class Arguments:
     Attributes:
         words: Those that are neither a setting nor a flag, in order: files, names.
         settings: Those of the form ``key=value``, as they were written.
-        json: Whether output for programs is wanted.
         help: Whether only the verb's help is wanted.
     """
 
@@ -301,7 +300,6 @@ def check_words(
     """See that as many words stand behind a verb as it takes.
 
     Args:
-        least: How many.
         example: How the verb is written with them.
         more: Whether there may be more.
 

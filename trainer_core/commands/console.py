@@ -72,7 +72,6 @@ def show_report(report: Mapping[str, Any], *, as_json: bool, outcome: str = "") 
     """Print a finished report: YAML for a person, one JSON object for a program.
 
     Args:
-        report: What was found or done.
         outcome: What came of it in a sentence, which a person reads last, where the eye is.
     """
     if as_json:
@@ -151,8 +150,6 @@ def bar_text(done: int, total: int, rest: str, columns: int) -> str:
 
     Args:
         total: All parts, at least 1.
-        rest: What stands behind the bar.
-        columns: Width of the terminal in characters.
 
     Returns:
         At most ``columns - 1`` characters, because a full line would wrap.
@@ -266,7 +263,6 @@ class LayerProgress:
     """Shows how many layers are done: a bar on a terminal, else a line from time to time.
 
     Args:
-        what: What is done with a layer.
         as_json: One JSON object a line instead of text.
     """
 

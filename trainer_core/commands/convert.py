@@ -70,11 +70,8 @@ class _Work:
     """What is done with each file.
 
     Attributes:
-        layout: The layout to convert to.
         family: The family as the command names it.
         base: The base as the command names it.
-        options: More arguments of `adapter_files.convert.convert.convert`.
-        json: Whether output is for programs.
     """
 
     layout: str

@@ -92,9 +92,6 @@ def _gather(config: RunConfig) -> Gathered:
 def with_vram(config: RunConfig, report: DatasetReport) -> DatasetReport:
     """Add what a step at each of the largest buckets is expected to take.
 
-    Args:
-        report: As it was made without.
-
     Returns:
         The same report where the base is not at hand, or cannot be simulated.
     """

@@ -202,7 +202,6 @@ def proof_report(proof: Proof, *, whole: bool) -> dict[str, Any]:
     """A proof as plain values.
 
     Args:
-        proof: What was found.
         whole: Whether to tell of every tensor and layer, or of those alone that are not right.
     """
     report = proof.summary()

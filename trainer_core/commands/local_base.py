@@ -18,9 +18,7 @@ def locate_local_base(settings: BaseSection, family: Family, has_controls: bool)
     """Find a base as `locate_base` does, without the network.
 
     Args:
-        settings: The run file's ``base`` section.
         family: The architecture that it has to be of.
-        has_controls: Whether the samples have control images.
 
     Returns:
         The checked base.
@@ -42,9 +40,6 @@ def locate_local_base(settings: BaseSection, family: Family, has_controls: bool)
 
 def local_text_limit(config: RunConfig, has_controls: bool) -> TextLimit:
     """How long captions may be for a run file's base; loads its tokenizer alone.
-
-    Args:
-        has_controls: Whether the samples have control images.
 
     Raises:
         InputError: As `locate_local_base`.

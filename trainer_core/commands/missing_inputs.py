@@ -14,9 +14,6 @@ from ..weights.base_path import base_file, local_folder, names_hub
 def require_inputs(config: RunConfig, *, dataset: bool = True) -> None:
     """Refuse a run file whose dataset or base is not there.
 
-    Args:
-        dataset: Whether its images are needed.
-
     Raises:
         TrainerError: About the first that is missing, as the run itself would say it.
     """

@@ -32,7 +32,6 @@ def loss_sentence(errors: Mapping[str, float], layers: int) -> str:
 
     Args:
         errors: Layer to its relative error; layers that are not named lost nothing.
-        layers: How many the adapter has.
     """
     lost = {name: error for name, error in errors.items() if error > _EXACT}
     if not lost:

@@ -101,7 +101,6 @@ def endpoint_kinds(settings: DatasetSection, starts: StartFrames | None) -> tupl
     """Which frames of clips are encoded besides, for a base that is given them.
 
     Args:
-        settings: Of the dataset.
         starts: What the base may be given; None where it takes no frame.
 
     Returns:
@@ -186,7 +185,6 @@ def require_endpoints(endpoints: Sequence[str], items: Iterable[CachedItem]) -> 
     """Refuse a finished cache whose clips were encoded without the frames that are given.
 
     Args:
-        endpoints: As of `endpoint_kinds`.
         items: What is cached; the header of one clip is read.
 
     Raises:

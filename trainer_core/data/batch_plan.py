@@ -53,10 +53,7 @@ class Part:
     """What one process computes of a pass.
 
     Attributes:
-        indices: Its samples.
         turns: How often each of them was trained before in the run.
-        positions: Their places in the step.
-        preserved: Numbers of its preservation points.
         idle: Whether it has none of the pass, and computes a sample that counts for nothing, so
             that all processes make equally many passes.
     """
@@ -97,7 +94,6 @@ class Group:
     """Samples that may share a pass.
 
     Attributes:
-        bucket: Their size.
         indices: Which ones, in order.
         batch_size: The most of them in a pass.
         own: How many of them a full step trains; the rest of it preserves the base.
@@ -258,7 +254,6 @@ class BatchPlan:
         Args:
             step: From 1.
             micro: The pass, from 0.
-            share: As of `part`.
             wanted: Of each sample of the dataset, whether it is taken before others.
         """
         numbers = self.part(step, micro, share).preserved

@@ -264,10 +264,6 @@ def choose_buckets(
 ) -> list[Bucket | None]:
     """Choose the bucket of every size.
 
-    Args:
-        buckets: What `standard_buckets` lists.
-        upscale: Whether images may be enlarged.
-
     Returns:
         For each size the bucket of the nearest aspect ratio that it fills, the larger of two that
         are equally near; None where it fills none.

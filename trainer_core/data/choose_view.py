@@ -23,7 +23,6 @@ class Views:
     """Chooses the view of each sample.
 
     Attributes:
-        seed: The run's seed.
         caption_dropout: Share of samples with an empty caption, of each folder of the dataset.
         control_dropout: Share of steps without control images, of each folder.
         start_frame: Share of samples of clips that are given their first frame, if it is encoded.
@@ -53,7 +52,6 @@ class Views:
 
         Args:
             step: Optimizer step, from 1.
-            position: The sample's place in the step.
             turn: How often the sample was trained before in the run.
 
         Returns:
@@ -99,10 +97,6 @@ class Views:
 
     def agreements(self, kinds: Sequence[ItemKind], folders: Sequence[int]) -> list[Hashable]:
         """What samples of a pass have to agree in, so that all or none are given their controls.
-
-        Args:
-            kinds: `CachedDataset.kinds`.
-            folders: `CachedDataset.folders`.
 
         Returns:
             For each sample its kind and, where folders have different shares, its folder's.
@@ -152,6 +146,5 @@ def drops_caption(probability: float, seed: int, step: int, position: int) -> bo
     Args:
         probability: ``dataset.caption_dropout``, 0 to 1.
         step: Optimizer step, from 1.
-        position: The sample's place in the step.
     """
     return counter_seed(seed, "caption_dropout", step, position) < probability * 2.0**63

@@ -34,7 +34,6 @@ class MaskSource:
         content: Hash of the file.
         size: Upright width and height of the image in pixels.
         transparency: Whether the mask is how opaque ``path`` is.
-        invert: As ``dataset.mask.invert``.
         clip: Which frames of it are read, where it is a clip.
     """
 
@@ -67,7 +66,6 @@ class Framing:
     """How an image, its layers, its mask and its control images are cut to a size.
 
     Attributes:
-        crop: As ``dataset.crop``.
         mask: The image's; needed where it decides.
         focus: As `Sample.focus`; it decides before a mask.
     """
@@ -114,7 +112,6 @@ class Framing:
         Args:
             bucket: The size that the image is trained at.
             patch: Latents along a side of an image token.
-            animated: As ``dataset.animated``.
             clips: How many frames each frame of the latents stands for.
 
         Raises:

@@ -23,9 +23,6 @@ def planned_batches(
     """The order of samples that are not encoded yet, which is why text lengths are unknown.
 
     Args:
-        samples: What `plan_buckets` gave.
-        batch_size: ``training.batch_size``.
-        micro_batches: ``training.gradient_accumulation_steps``.
         preserved_share: ``dataset.preservation.share``.
 
     Returns:

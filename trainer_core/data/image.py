@@ -128,7 +128,6 @@ def open_mask(path: Path, animated: str = "error", *, transparency: bool = False
     mask is black.
 
     Args:
-        animated: As in `open_image`.
         transparency: Whether the mask is how opaque the image is; white where it says nothing.
 
     Returns:

@@ -40,7 +40,6 @@ def load_batch(
         views: Chooses the view of each sample; unset: the first caption or, with the probability
             of ``caption_dropout``, the empty one.
         mask: What masks weigh; unset: the defaults.
-        sound_weight: Factor on the loss of sound.
 
     Returns:
         The samples; `positions` count over the whole step. None where all of the part preserves
@@ -89,11 +88,8 @@ def make_batch(
     """Put samples of one size together.
 
     Args:
-        samples: What `CachedDataset.load` gave.
         mask: What masks weigh; unset: the defaults.
         weights: Factor on the loss of each; empty where all are 1.
-        idle: Whether they count for nothing.
-        sound_weight: Factor on the loss of sound.
         turns: As of `Batch`; empty for samples whose draws are not stratified.
     """
     sounds = [each.sound for each in samples if each.sound is not None]

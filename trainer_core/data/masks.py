@@ -49,9 +49,7 @@ def read_mask(
     Args:
         path: The mask's file, or the image itself.
         size: Upright width and height of the image in pixels.
-        animated: As ``dataset.animated``.
         transparency: Whether the mask is how opaque ``path`` is.
-        invert: As ``dataset.mask.invert``.
 
     Returns:
         Upright, of mode L and its own size; white counts.
@@ -68,9 +66,7 @@ def read_mask_clip(
     """Read the frames of a clip's mask that is a clip itself.
 
     Args:
-        size: As for `read_mask`.
         part: Which frames of the clip are trained; the mask's are those at the same times.
-        invert: As for `read_mask`.
 
     Returns:
         As `read_mask`, one for each frame.
@@ -128,8 +124,6 @@ def fit_mask(
         mask: Of mode L, as `read_mask` gives it.
         size: Width and height of the image in pixels.
         bucket: The size that the image is trained at.
-        crop: As ``dataset.crop``.
-        focus: As `Sample.focus`.
 
     Returns:
         `[H, W]` of the bucket, float32 in [0, 1]: the mean of the mask's pixels in each.
@@ -205,7 +199,6 @@ def batch_weights(
     Args:
         masks: `[h, w]` of each sample, or `[f, h, w]` where its frames have masks of their own;
             None where all of an image counts.
-        clean: Of each sample, as for `mask_weights`.
 
     Returns:
         `[B, 1, h, w]`, or `[B, 1, f, h, w]` if a mask has frames; 1 for images without a mask.
@@ -286,7 +279,6 @@ def require_masks_fit(
     Args:
         channels: Of the pixels that its VAE reads.
         filled: The family's variants that fill an area of the image.
-        layered: Those that take an image apart.
 
     Raises:
         DatasetError: When a sample has a mask that such a base would not train with.

@@ -26,7 +26,6 @@ class Question:
     """One image to sample.
 
     Attributes:
-        text: The prompt.
         right: Whether a reading of the image is a right answer.
         control: The image to edit, or None.
     """
@@ -71,7 +70,6 @@ def mark(questions: Sequence[Question], images: Sequence[np.ndarray]) -> float:
     """Give the share of right answers.
 
     Args:
-        questions: What was asked.
         images: One uint8 `[H, W, 3]` for each question.
 
     Returns:

@@ -54,7 +54,6 @@ def demo_config(kind: str, task: Task, output: Path) -> RunConfig:
         kind: ``lora``, ``loha`` or ``lokr``.
         task: ``generate`` teaches a shape and ``edit`` an edit, with ordinary images beside
             them; ``own`` teaches a shape from twelve images alone.
-        output: Folder of everything the demonstration writes.
 
     Returns:
         The run file.
@@ -95,7 +94,6 @@ class DemoSummary:
     """What ``summary.json`` holds; paths are relative to it.
 
     Attributes:
-        kind: Kind of the adapter.
         task: ``generate``, ``edit`` or ``own``.
         base_accuracy: Share of concept questions that the base answers right.
         adapter_accuracy: The same with the adapter.
@@ -103,7 +101,6 @@ class DemoSummary:
             adapter.
         train_seconds: Time of the whole run: loading, encoding, steps, previews, export.
         adapter: The adapter file.
-        pictures: Before/after images.
     """
 
     kind: str
@@ -122,7 +119,6 @@ def run_demo(kind: str, task: str, output: Path, observer: Observer | None = Non
     Args:
         kind: ``lora``, ``loha`` or ``lokr``.
         task: ``generate``, ``edit`` or ``own``.
-        output: Folder for everything that is written.
 
     Returns:
         The summary, which is also written to ``summary.json``.
@@ -164,11 +160,7 @@ def run_demo(kind: str, task: str, output: Path, observer: Observer | None = Non
 
 
 class _Exam:
-    """Generates the image of every question with and without the adapter.
-
-    Args:
-        task: What was trained.
-    """
+    """Generates the image of every question with and without the adapter."""
 
     def __init__(self, config: RunConfig, task: str) -> None:
         self.shown: list[list[np.ndarray]] = []

@@ -250,7 +250,6 @@ class Lock:
     """A lock that this process holds; leaving it gives it up.
 
     Attributes:
-        path: The lock's file.
         owner: This process, under the token of this lock.
     """
 

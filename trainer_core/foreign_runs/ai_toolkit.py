@@ -306,11 +306,7 @@ def _set_datasets(
 
 
 def _folder(source: Source, regularization_weight: float, trigger_word: str) -> Folder:
-    """One dataset as a folder.
-
-    Args:
-        regularization_weight: ``train.reg_weight``.
-    """
+    """One dataset as a folder."""
     to = Conversion()
     source.apply(to)
     # What stands first wins there.

@@ -155,11 +155,7 @@ class Lacks(Row):
 
 @dataclass(frozen=True, slots=True)
 class Together(Row):
-    """It says something together with other keys, which a function of the program reads.
-
-    Attributes:
-        says: Our settings that follow from it.
-    """
+    """It says something together with other keys, which a function of the program reads."""
 
     says: str
 
@@ -176,7 +172,6 @@ class Case:
     Attributes:
         words: The values, or patterns of them.
         settings: Ours, to their values; `ABSENT` where something else sets them.
-        near: How ours differs.
         why: Why there is no counterpart; the settings stand in its place.
     """
 
@@ -275,7 +270,6 @@ class Balanced:
     """Folders by their places in `dataset_folders`, to repeats; ``ordinary`` is to equal the rest.
 
     Attributes:
-        key: What the file calls them.
         trained: Those of the trained images.
         ordinary: Those of the regularization images.
     """
@@ -291,7 +285,6 @@ class Conversion:
 
     Attributes:
         values: YAML path to value.
-        notes: What became of every key.
         sources: Files, or parts of them, whose tables were applied.
         epochs: Settings that count steps, to a key that counts epochs and its value.
         balanced: Folders whose repeats follow from how many images others have.
@@ -417,9 +410,7 @@ class Source:
     """The values of a file, by dotted keys of a table.
 
     Args:
-        file: What messages call it.
         values: Nested as in the file.
-        table: The keys that are looked for.
         prefix: What the keys begin with in messages.
         facts: What conditions may ask for beside keys, such as the name of a script.
         defaults: Values of keys of which the file says nothing, where they are not the table's.

@@ -19,9 +19,6 @@ class Folder:
 
     Attributes:
         conversion: Its settings, by the YAML paths of the section ``dataset``.
-        role: What its images are for.
-        weight: Factor on their loss.
-        key: What the file calls it.
         group: Of the folders among which regularization images are repeated until there are as
             many of them as of trained ones; empty where the program does not do so.
     """
@@ -134,7 +131,6 @@ def _item(
     """A folder as an item of ``dataset.folders``; what an item cannot have is noted.
 
     Args:
-        first: The one that ``dataset`` speaks of.
         shared: What the file says of all folders.
     """
     values, main = folder.values, {**shared, **first.values}

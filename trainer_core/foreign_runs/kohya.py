@@ -77,7 +77,6 @@ def read_parts(
     Args:
         to: Gets notes on what is not here.
         scripts: Of the program; a command that starts another one is refused.
-        is_dataset: Test of a file for datasets.
     """
     script, arguments = "", dict[str, Any]()
     datasets: Datasets = None

@@ -106,11 +106,7 @@ def _set_base(files: Given, source: Source, script: str, to: Conversion) -> None
 
 
 def _read_datasets(name: str, values: Mapping[str, Any], to: Conversion, *, clips: bool) -> None:
-    """Turn datasets into folders.
-
-    Args:
-        clips: Whether datasets of clips are read.
-    """
+    """Turn datasets into folders."""
     top = Source(name, values, _TABLES["file"])
     top.tell_unknown(to)
     general = top.read("general", mapping, {})

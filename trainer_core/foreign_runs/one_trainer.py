@@ -216,12 +216,7 @@ def _set_concepts(files: Given, source: Source, to: Conversion) -> None:
 
 
 def _folder(source: Source, prompts: Sequence[str], *, masks: bool) -> Folder:
-    """One concept as a folder.
-
-    Args:
-        prompts: The lines of ``text.prompt_path``.
-        masks: Whether masks are read.
-    """
+    """One concept as a folder."""
     to = Conversion()
     source.facts = {"@prompts": bool(prompts), "@masks": masks}
     source.apply(to)

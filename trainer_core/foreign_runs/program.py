@@ -21,11 +21,7 @@ Found = TypeVar("Found")
 
 
 class Beside:
-    """Opens files that a file names: from the current folder, or beside it.
-
-    Args:
-        name: Of the file that names them.
-    """
+    """Opens files that a file names: from the current folder, or beside it."""
 
     def __init__(self, name: str) -> None:
         self._folders = (Path(), Path(name).parent)
@@ -83,12 +79,10 @@ class Program:
     """A program whose run files are read.
 
     Attributes:
-        name: As its authors write it.
         version: The commit whose source the tables were read from.
         tables: Where in its files to the keys that stand there.
         marks: Words for what its files have, to a test of a document for it. A file with all of
             them is surely of this program.
-        convert: Turns files into settings.
         beside: Test of a document for what may be read together with another one; unset: one file
             says all.
         scripts: Gives the names of the scripts whose command lines are read.

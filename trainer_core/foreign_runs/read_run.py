@@ -121,14 +121,10 @@ class ForeignRun:
     """A run file of another program, as ours.
 
     Attributes:
-        name: Of the file.
-        program: Whose it is.
         version: The commit of that program whose source the rules follow.
         certainty: ``certain`` where it has all that tells the program's files from others, else
             ``likely``.
-        marks: What it was told by.
         values: What our run file says beyond its defaults, by YAML path.
-        notes: What became of every key.
     """
 
     name: str

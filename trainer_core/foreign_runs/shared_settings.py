@@ -18,11 +18,7 @@ ONE_SIZE = "There one size is chosen for each image, here it is trained at all."
 
 
 def say_family_of_datasets(files: Given, to: Conversion, key: str) -> None:
-    """Say the family where only datasets were given.
-
-    Args:
-        key: The program's for the model.
-    """
+    """Say the family where only datasets were given."""
     if files.family:
         to.say("family", files.family, "family", files.family)
     else:
@@ -76,8 +72,6 @@ def set_previews(
     """Say what previews are made of: what all share, and the rest behind each prompt.
 
     Args:
-        samples: Prompts with what stands beside them.
-        place: What the list is called there.
         names: What the program reads of a sample beside its prompt.
     """
     key = f"{place} (prompt)"
@@ -129,7 +123,6 @@ def set_image_folder(source: Source, to: Conversion, key: str, *controls: str) -
     """Say which folder is trained, and where its control images lie.
 
     Args:
-        key: Of the images' folder.
         controls: Those of the folders of control images; each may name several.
     """
     path = source.read(key, text, "")
@@ -161,11 +154,7 @@ def set_list_of_images(source: Source, to: Conversion, key: str, path: str) -> N
 def set_sizes(
     source: Source, to: Conversion, key: str, sizes: Sequence[int], near: str = ""
 ) -> None:
-    """Say the sizes of images: each is trained at all of them, the largest first.
-
-    Args:
-        near: How several sizes differ there.
-    """
+    """Say the sizes of images: each is trained at all of them, the largest first."""
     largest_first = sorted(set(sizes), reverse=True)
     if largest_first:
         source.say(to, "dataset.resolution", largest_first[0], key, source.values.get(key))

@@ -39,8 +39,6 @@ class Column:
     """One way to generate, with its name.
 
     Attributes:
-        label: What stands above its images.
-        candidate: The adapter and its strength.
         step: Steps that the adapter was trained for; None for the base and for other files.
         file: Where the adapter lies, for the record.
         best: Whether it has the lowest loss on held-out images.
@@ -74,8 +72,6 @@ class Comparison:
     """Images of each prompt in each way.
 
     Attributes:
-        columns: The ways.
-        prompts: The prompts.
         seeds: The seed of each prompt's noise.
         images: By prompt, then by column.
         changes: By prompt, then by column: mean absolute difference from the first column's image,
@@ -182,7 +178,6 @@ def draw_grid(comparison: Comparison, side: int = LARGEST_SIDE) -> Image.Image:
     """Lay the images out: a column for each way, a row for each prompt, both with their names.
 
     Args:
-        comparison: What was generated.
         side: The longest side of an image in the grid; less where there are many columns.
 
     Returns:
@@ -320,7 +315,6 @@ def save_comparison(comparison: Comparison, folder: Path) -> tuple[Path, Path]:
     """Write the grid, every image and ``comparison.json`` into a new folder.
 
     Args:
-        comparison: What was generated.
         folder: Takes a folder ``000``, ``001`` ... of its own; nothing is replaced.
 
     Returns:

@@ -85,7 +85,6 @@ class EncoderSource(Protocol):
 
         Args:
             dtype: What a text encoder that is loaded for it computes in.
-            device: Where the denoiser computes.
             at_end: Gives back what was borrowed.
         """
         ...
@@ -103,7 +102,6 @@ class LazyEncoders:
     """Loads the encoders when the first sample needs them, and lets go of them.
 
     Args:
-        location: Where the base is.
         device: Where the denoiser computes, and the encoders as well where nothing else is set.
         machine: What they may take of the computer; unset: all that is free.
     """
@@ -185,11 +183,7 @@ class EncodedPrompt:
     """A prompt that needs no encoder any more.
 
     Attributes:
-        text: The prompt.
-        conditioning: The encoded prompt.
-        negative: The encoded negative prompt.
         controls: Latents of its control images, each `[C, h, w]`.
-        entry: Where all this is cached.
     """
 
     text: str
@@ -282,7 +276,6 @@ def encode_prompts(
     """Encode the preview prompts, or read them from the cache.
 
     Args:
-        dataset: Says how large control images are.
         identity: Names the encoders and their precision.
         open_encoders: Loads the encoders; called only when a prompt is not cached.
         frames: How many most clips of the dataset have.
@@ -434,9 +427,6 @@ def _encode(
 
 def read_prompt(text: str, entry: Entry, control_count: int) -> EncodedPrompt:
     """Read a prompt that is in the cache.
-
-    Args:
-        entry: Where it is.
 
     Raises:
         StorageError: When the file is damaged or gone.

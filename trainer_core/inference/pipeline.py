@@ -76,9 +76,6 @@ class Pipeline:
     """Samples images from texts, until `close` or the end of a ``with``.
 
     Attributes:
-        sampler: Generates from encoded prompts.
-        encoders: Encodes them; loaded when first used.
-        key_map: Diffusers' names of layers to ComfyUI's.
         base: The denoiser, of which blocks may be swapped.
     """
 
@@ -487,7 +484,6 @@ def sample_previews(
 
     Args:
         sampler: Generates on the run's base with its adapter.
-        settings: Size, steps, guidance and seed.
         deliver: Takes a prompt's index, its pixels `[3 or 4, H, W]` in [-1, 1], of a clip
             `[T, 3, H, W]`, and that clip's sound.
         stop: Asked before each prompt and after each sampling step whether to give up.

@@ -44,9 +44,7 @@ def place_encoders(
 
     Args:
         load: Loads them on the CPU, where weights may be views into the files.
-        device: Where they compute.
         memory: ``swap_slots`` and ``master`` of layers that are swapped.
-        machine: Says how much memory there is.
         at_end: Lets go of what is more than objects.
     """
     loaded = load()
@@ -63,12 +61,6 @@ def place_encoders(
 
 class PlacedEncoders:
     """A family's encoders, of which one part is on the device at a time.
-
-    Args:
-        load: As for `place_encoders`.
-        device: Where they compute.
-        memory: As for `place_encoders`.
-        machine: Says how much memory there is.
 
     Attributes:
         part: What is on the device: ``image``, ``text`` or nothing.

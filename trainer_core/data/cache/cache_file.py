@@ -49,7 +49,6 @@ class Entry:
     """The place of one cached file.
 
     Attributes:
-        folder: The cache folder.
         kind: The folder in it, such as ``latents``.
         key: Hash of everything that its content depends on.
     """

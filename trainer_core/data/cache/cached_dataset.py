@@ -39,7 +39,6 @@ class CachedDataset:
         reused: Number of files that were there already.
         problems: What was left out while encoding, in words.
         memory_bytes: How much may be kept in memory.
-        preserved: What the base is held to.
 
     Attributes:
         damaged: Files that were damaged and were encoded again, in words.

@@ -16,10 +16,6 @@ class Mirrored:
     """Where the parts of a mirrored sample are kept.
 
     Attributes:
-        latents: Entry of the image.
-        layers: Entries of its layers.
-        controls: Entries of the control images.
-        mask: Entry of the mask.
         texts: Entries of all captions and of the empty one, where the text encoder sees the control
             images; empty where it does not, and texts are those of the image as it is.
     """
@@ -39,31 +35,21 @@ class Mirrored:
 
 @dataclass(frozen=True, slots=True)
 class CachedItem:
-    """Where the parts of one sample are kept.
+    """Where the parts of one sample are kept; what is not described is as in `Sample`.
 
     Attributes:
-        name: As in `Sample`.
         bucket: Size in pixels.
-        control_buckets: Sizes of the control images.
         latents: Entry of the image; of a concept slider, whose images the base has yet to make,
             that of the prompt.
-        controls: Entries of the control images.
-        text: Entry of the caption.
         empty_text: Entry of the empty caption.
-        regularization: As in `Sample`.
         source: Hash of image, size and caption alone, which is the same in every precision of
             the encoders; empty where it is not known.
         layers: Entries of the layers that it is made of, from the lowest to the topmost.
-        more_texts: Entries of its further captions.
         bare_texts: Entries of all captions and of the empty one, in this order, as the text encoder
             reads them without the control images; empty where control images are never left out,
             or the text encoder does not see them.
         mask: Entry of its mask, None where it has none.
         flipped: The same of the mirrored image; None where it is never mirrored.
-        validation: As in `Sample`.
-        folder: As in `Sample`.
-        repeats: As in `Sample`.
-        weight: As in `Sample`.
         class_texts: Entries of all captions with the class word in the place of the trigger word:
             as they are; behind them, where there are `bare_texts`, without the control images; and
             where there are mirrored texts, with these mirrored. Empty where they are not asked for.
@@ -129,10 +115,8 @@ class PreservedItem:
     """A prompt that the base is held to, encoded.
 
     Attributes:
-        prompt: Its text.
         bucket: Size in pixels of the image that the base makes of it.
         controls: Entries of the control images that it is given.
-        text: Entry of the encoded prompt.
         layers: How many the base makes of it.
     """
 

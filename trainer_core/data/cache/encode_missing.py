@@ -41,14 +41,10 @@ class Maker:
     """Makes what is missing.
 
     Attributes:
-        keys: What files are made from.
         open_encoders: Loads the encoders; called at most once.
         notify: Hears how many files are done, of how many.
-        index: Is told what was written.
-        claims: Say who works on what.
         options: How many are encoded at once, the number format that latents and texts are kept in,
             and whether files are read before they are believed.
-        encoded: Files that were made.
         missing: Keys that are to be made.
         failed: Keys that could not be made, and why.
         tokens: Text tokens of what was made here.

@@ -160,9 +160,7 @@ class _Side:
 
     Attributes:
         images: The image, its layers, its control images.
-        layers: How many of them are layers.
         parts: What each of them is made from.
-        plain: Its mask.
     """
 
     images: tuple[ImageTask, ...]
@@ -209,11 +207,8 @@ class EntryKeys:
     """Names what samples need, without reading more of a file than its hash.
 
     Attributes:
-        folder: The cache folder.
         identity: Names the encoders and their settings, such as the text length, and the number
             format that is kept (`encoded_as`).
-        settings: Of the dataset.
-        hashes: Of the image files.
         channels: Of the pixels that are encoded: 4 with transparency, which the text encoder sees
             laid on white.
         fills: Whether a control image is what the target is to be filled from: its transparent area

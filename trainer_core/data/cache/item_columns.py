@@ -23,14 +23,9 @@ from .cached_item import CachedItem, ItemKind, Mirrored
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """What many samples have in common.
+    """What many samples have in common, as in `CachedItem`.
 
     Attributes:
-        bucket: As in `CachedItem`.
-        control_buckets: As in `CachedItem`.
-        regularization: As in `CachedItem`.
-        validation: As in `CachedItem`.
-        folder: As in `CachedItem`.
         counts: How many entries it has: layers, control images, masks (0 or 1), further texts, bare
             texts; mirrored: images (0 or 1), layers, control images, masks, texts; texts with the
             class word; and sounds (0 or 1).
@@ -97,7 +92,6 @@ class ItemColumns(Sequence[CachedItem]):
         tokens: `[K]`, text tokens of each entry; 0 where it is no text, or not known.
         refs: Entries of all samples one after the other, as rows of `keys`.
         starts: `[N + 1]`, where each sample's begin.
-        forms: The different forms.
         form_of: `[N]`.
         repeats: `[N]`.
         weights: `[N]`.

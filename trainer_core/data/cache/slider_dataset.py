@@ -67,12 +67,10 @@ def build_slider(
     """Encode the prompts of a slider that are not encoded yet.
 
     Args:
-        keys: As for `build_cache`.
         size: Of the images that the base is to make.
         open_encoders: Loads the encoders; called at most once, and only if a text is missing.
         notify: Called with texts done and texts missing; what it raises stops the work.
         preserved_prompts: What the base is held to beside.
-        options: As for `build_cache`.
 
     Returns:
         One sample for each image that is to be made, in the order of the neutral prompts.

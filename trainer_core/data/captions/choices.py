@@ -133,9 +133,6 @@ class _Reader:
 def read_choices(caption: str, key: str) -> Choices:
     """Read a caption with choices.
 
-    Args:
-        key: Its file, for messages.
-
     Raises:
         CaptionRuleError: When a brace is not closed or not opened, a choice has nothing but empty
             alternatives, more than 10 of them lie in each other, or there are more than 2000.

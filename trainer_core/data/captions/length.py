@@ -18,12 +18,7 @@ CountTokens = Callable[[str, int], int]
 
 @dataclass(frozen=True, slots=True)
 class TextLimit:
-    """How long a caption may be before its end is cut off.
-
-    Attributes:
-        count: Counts a caption's tokens.
-        tokens: The most that are read.
-    """
+    """How long a caption may be before its end is cut off."""
 
     count: CountTokens
     tokens: int
@@ -50,8 +45,6 @@ def long_caption_notes(tokens: dict[str, int], limit: int, setting: int | None) 
     """Say which captions are cut off.
 
     Args:
-        tokens: What `caption_tokens` gave.
-        limit: The most tokens that are read.
         setting: ``base.text_length`` as it is set, or None.
 
     Returns:

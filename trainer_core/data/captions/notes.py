@@ -63,7 +63,6 @@ def second_word(captions: Sequence[str], trigger_word: str) -> str:
 
     Args:
         captions: With or without the trigger word.
-        trigger_word: As it is set.
 
     Returns:
         Nothing without a trigger word, or where they do not.

@@ -46,7 +46,6 @@ def caption_texts(raw: Sequence[str], settings: DatasetSection, key: str) -> tup
         raw: What its caption file says: one text, or the several of a list, as far as
             ``dataset.captions.length`` leaves them. None at all is the empty caption.
         settings: Those that hold for the image's folder (`config.dataset_folders`).
-        key: The file, for messages.
 
     Returns:
         At least one text and at most ``most``, none of them twice, in an order that depends on
@@ -125,10 +124,6 @@ class _Tags:
 
     Attributes:
         written: All of it as it is written.
-        settings: What is put around it.
-        kept: The first tags.
-        moved: The others.
-        between: What stands between two tags.
         orders: How many different orders there are, at most ``dataset.captions.shuffle``.
     """
 
@@ -217,7 +212,6 @@ def with_trigger(trigger_word: str, caption: str, *, add: bool = True) -> str:
 
     Args:
         trigger_word: As it is set; empty: the caption stays as it is.
-        add: As ``dataset.captions.add_trigger``.
     """
     trigger = trigger_word.strip()
     if not trigger:

@@ -89,7 +89,6 @@ def caption_findings(samples: Sequence[Sample], dataset: DatasetSection) -> Iter
 
     Args:
         samples: All of them; those of regularization need no trigger word.
-        dataset: Its folders, with their trigger words.
     """
     yield from _without_trigger(samples, dataset)
     empty = tuple(each.name for each in samples if not any(each.captions))
@@ -107,11 +106,7 @@ def caption_findings(samples: Sequence[Sample], dataset: DatasetSection) -> Iter
 
 
 def bracket_findings(samples: Sequence[Sample], dataset: DatasetSection) -> Iterator[Finding]:
-    """What becomes of round brackets where a tokenizer reads them as weights.
-
-    Args:
-        dataset: Its folders, each with its ``captions.escape_brackets``.
-    """
+    """What becomes of round brackets where a tokenizer reads them as weights."""
     escapes = [each.settings.captions.escape_brackets for each in dataset_folders(dataset)]
     found: dict[str, list[str]] = {"brackets_weigh": [], "brackets_kept": []}
     for each in samples:

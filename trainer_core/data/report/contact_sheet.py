@@ -28,7 +28,6 @@ def sheet_pages(report: DatasetReport, most: int = MOST_IMAGES) -> list[Image.Im
     """Pages of equal size.
 
     Args:
-        report: What was found.
         most: The most images on all of them; the last page says how many are left out.
 
     Returns:

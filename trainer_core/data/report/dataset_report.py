@@ -19,7 +19,6 @@ class Finding:
     """Something that a person may want to do something about.
 
     Attributes:
-        kind: Name in `kinds.KINDS`.
         severity: Its own: a policy may make an error a warning.
         names: The images (or files) that it is about, in order.
         details: What was found of each, or of all, in words; may be empty.
@@ -94,8 +93,6 @@ class Placement:
 
         Args:
             size: Upright width and height in pixels.
-            bucket: The size it is trained at.
-            crop: As ``dataset.crop``.
             focus: Middle of its mask, where that decides; the image's until the mask is read.
         """
         width, height = size
@@ -139,16 +136,10 @@ class ReportedImage:
     """One training image.
 
     Attributes:
-        name: As in `Sample`.
-        path: Its file.
-        role: What it is for.
         folder: Which of the dataset's folders it lies in.
         width: Upright width in pixels.
         height: Upright height in pixels.
-        placements: Each size it is trained at.
-        captions: All of its texts.
         tokens: Of its longest text; None where no tokenizer is at hand.
-        controls: Its control images.
         mask: Its mask, or None.
         repeats: How often it appears in an epoch, all factors in.
         flipped: Whether it is trained mirrored as well.
@@ -186,7 +177,6 @@ class ReportedBucket:
         width: In pixels.
         height: In pixels.
         samples: How many are trained at it; held-out ones do not count.
-        batches: Micro-batches of an epoch.
         vram_bytes: What a step at it is expected to take; None where it is not known.
         frames: Of clips; 1 of images.
     """
@@ -230,9 +220,6 @@ class ReportedCaptions:
     """What the texts are like.
 
     Attributes:
-        written: Images with a text.
-        texts: All texts, variants too.
-        different: Different ones of them.
         words: Spread of words in a text; None without any text.
         tokens: Spread of tokens; None where no tokenizer is at hand.
         limit: The most tokens that are read; None as above.
@@ -277,7 +264,6 @@ class Looked:
     """What decoding the images took.
 
     Attributes:
-        images: How many were asked for.
         decoded: Of them, those that were not remembered.
         seconds: On the clock.
     """
@@ -293,12 +279,8 @@ class DatasetReport:
 
     Attributes:
         title: Name of the dataset, for a heading.
-        findings: The gravest first.
         images: In the order of the scan.
         buckets: In order of size.
-        folders: As `config.dataset_folders` lists them.
-        captions: What the texts are like.
-        schedule: How long a training is.
         resolution: Training size in pixels.
         looked: What decoding took; None where the images were not looked at.
         vram_total: Bytes of the device; None where it is not known.
@@ -327,11 +309,7 @@ class DatasetReport:
 
 
 def motion_findings(notes: Sequence[tuple[str, str, str]]) -> Iterator[Finding]:
-    """What clips showed while they were decoded, put together.
-
-    Args:
-        notes: Kind, name and detail of each.
-    """
+    """What clips showed while they were decoded, put together."""
     # A clip that is trained in several sizes was decoded for each.
     once = sorted(set(notes))
     for kind in dict.fromkeys(kind for kind, _, _ in once):

@@ -25,10 +25,8 @@ class FindingKind:
         name: Its name in JSON.
         severity: How grave it is. What a policy of ``dataset`` decides about is a warning where
             the policy says ``skip``.
-        stage: When it is known.
         one: What is said of one image, behind "1 image".
         many: What is said of several, behind their number.
-        remedy: What to do.
     """
 
     name: str

@@ -36,7 +36,6 @@ def report_page(report: DatasetReport, most: int = MOST_IMAGES) -> str:
     """The page.
 
     Args:
-        report: What was found.
         most: The most images on it; it says how many it leaves out.
 
     Returns:

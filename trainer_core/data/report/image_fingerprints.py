@@ -49,8 +49,6 @@ class Seen:
     Attributes:
         looks: `[N, 72]`; zeros where ``broken`` tells why.
         contents: A digest of each file's bytes; empty where it could not be read.
-        broken: Place to what is wrong.
-        took: What it cost.
     """
 
     looks: Looks

@@ -45,7 +45,6 @@ class Batching:
     Attributes:
         batch_size: Samples of a micro-batch.
         micro_batches: Micro-batches of a step, of all processes.
-        steps: Of the run.
     """
 
     batch_size: int = 1
@@ -64,7 +63,6 @@ def make_report(
     """Put together what scan and plan know.
 
     Args:
-        batching: What a run does with them.
         limit: Counts tokens, where the base is at hand.
         too_small: Samples that have no size; they are not in ``planned``.
     """

@@ -13,11 +13,7 @@ _MARK = {"error": "ERROR", "warning": "warning", "note": "note"}
 
 
 def report_text(report: DatasetReport) -> str:
-    """A report in about twenty lines; names in it are printable.
-
-    Args:
-        report: What was found.
-    """
+    """A report in about twenty lines; names in it are printable."""
     return "\n".join(_lines(report))
 
 

@@ -24,9 +24,6 @@ _QUALITY = 70
 def chosen(report: DatasetReport, most: int) -> tuple[ReportedImage, ...]:
     """Which images are shown: first some of each finding, then evenly of each bucket.
 
-    Args:
-        most: The most that are shown.
-
     Returns:
         So many, in the order of the report.
     """

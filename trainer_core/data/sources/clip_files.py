@@ -27,7 +27,6 @@ class ClipFiles:
     Attributes:
         problems: Told of what is wrong with them.
         grid: Lengths of the clips that the base trains; None where it trains images alone.
-        remembered: What is known of files already.
     """
 
     problems: Problems
@@ -40,7 +39,6 @@ class ClipFiles:
 
         Args:
             image: The training image or clip that it belongs to.
-            name: Of the file, for a message.
 
         Returns:
             None where the file cannot be read or used, which is told.

@@ -39,9 +39,6 @@ class Control:
     """One control image.
 
     Attributes:
-        name: What its name says.
-        path: The file.
-        shown: Its name for a message.
         folder: Which of the folders of control images it lies in; 0 for the first, and beside
             its image.
     """
@@ -69,7 +66,6 @@ def control_in_folder(stem: str, targets: Collection[str]) -> ControlName | None
 
     Args:
         stem: Path of the control within its folder, without extension.
-        targets: The same of all training images.
 
     Returns:
         Target and position, or None when no training image fits.
@@ -129,10 +125,8 @@ def controls_in_folders(
 
     Args:
         folders: The first holds the first control image of each training image.
-        targets: The training images.
         masks: Gets those that lie among the control images, as in qwen-image-finetune's datasets.
         problems: Told of control images without training image, and of what is not read.
-        within: As for `list_folder`.
     """
     keys = {file.key for file in targets.images}
     known = keys | set(targets.captions) | {file.key for file in targets.foreign}

@@ -26,15 +26,9 @@ class Reader:
     """Reads the samples of one folder.
 
     Attributes:
-        listing: The folder of the training images.
         prefix: What stands in front of a listed name in the sample's, such as
             ``training_images/``.
-        settings: Of the folder.
-        problems: Told of all that is wrong.
-        clips: Reads headers, and parts clips.
-        controls: Control images by training image.
         expects_controls: Whether an image without one is a mistake.
-        masks: Masks by image.
         repeats: Of folders that are named as kohya's; None in other layouts.
         layers: Layers by image; None in other layouts.
         choices: What a person chose for single images.

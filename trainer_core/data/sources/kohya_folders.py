@@ -23,7 +23,6 @@ class RepeatedFolder:
     """What the name of a folder says.
 
     Attributes:
-        repeats: How often its images appear.
         caption: The text of images without caption file; None where some of the folder have one,
             so that a caption that was forgotten is not replaced in silence.
     """

@@ -95,7 +95,6 @@ def layer_problem(
 
     Args:
         image: Width and height of the image.
-        lowest: Whether nothing lies below it.
     """
     if (facts.width, facts.height) != image:
         return (

@@ -67,13 +67,11 @@ class Listing:
     """The files of a folder and its sub-folders, sorted by name.
 
     Attributes:
-        folder: The folder that was read.
         with_clips: Whether clips are trained, so that they are listed with the images.
         images: Files with an image's extension, or a clip's.
         captions: Key to the file of the caption extension that is set.
         other_captions: Key to further files that may be its caption, the first before the others.
         foreign: Images of types that are not read.
-        clips: Clips, where they are not trained.
         unread: Files that are neither, such as a README.
         special: What is no ordinary file, such as a pipe.
         passed_over: Folders that were not read, each with the reason.
@@ -205,7 +203,6 @@ def list_folder(
         within: What images, captions and folders really have to lie in; None follows every link.
         subfolders: Whether to read what lies in folders below.
         without: Folders that are read for something else.
-        clips: As `Listing.with_clips`.
 
     Returns:
         What was found.

@@ -104,15 +104,7 @@ def masks_in_folder(
     *,
     clips: bool = False,
 ) -> None:
-    """Add the masks of a folder: ``dataset.mask_folder``, or ``masks`` beside ``training_images``.
-
-    Args:
-        keys: Those of the training images.
-        problems: As for `masks_beside`.
-        within: As for `list_folder`.
-        without: As for `list_folder`.
-        clips: As `Listing.with_clips`.
-    """
+    """Add the masks of a folder: ``dataset.mask_folder``, or ``masks`` beside ``training_images``."""
     if not folder.is_dir():
         return
     captions = problems.settings.caption_extension
@@ -130,11 +122,7 @@ def masks_in_folder(
 
 
 def tell_masks(masks: Masks, without: Iterable[str], problems: Problems) -> None:
-    """Tell of masks that are not read, or of images that have none while others have one.
-
-    Args:
-        without: Names of the samples without mask.
-    """
+    """Tell of masks that are not read, or of images that have none while others have one."""
     source = problems.settings.mask.source
     if source in {"alpha", "none"}:
         words = f"{{count}} mask file(s) are not read (dataset.mask.source: {source}): {{names}}"

@@ -58,7 +58,6 @@ class Table:
 
     Attributes:
         names: Its columns, in order.
-        rows: Its lines.
         faults: Lines that cannot be read, in words, without the file's name.
     """
 

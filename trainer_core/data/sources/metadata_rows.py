@@ -98,7 +98,6 @@ class Entry:
         image: Path of the image as it is written.
         captions: Its texts; None where the row says nothing, and a caption file may.
         controls: Its control images as they are written, in order.
-        mask: Its mask as it is written.
         repeats: At least 1.
         weight: At least 0.
     """
@@ -116,7 +115,6 @@ def read_entry(values: Mapping[str, Any], columns: Columns) -> Entry:
 
     Args:
         values: Column to value.
-        columns: Where each thing stands.
 
     Raises:
         ValueError: When a value is none that a sample can have; its text says which and why.

@@ -47,9 +47,7 @@ def survey_metadata(
     """Read a dataset folder whose images a metadata file lists.
 
     Args:
-        within: As for `folder.survey`.
         remembered: What is known of the images already.
-        grid: As for `folder.survey`.
 
     Returns:
         What was found, by the rules of `folder.survey`; None where the folder has no such file and

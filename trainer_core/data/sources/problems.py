@@ -114,7 +114,6 @@ class Fault:
     Attributes:
         policy: Name of the setting under ``dataset``, or `BAD_CAPTION`, `BAD_LAYERS` and the like,
             for which there is none.
-        text: What was found, naming the file.
         image: The training image that it keeps out; None for a control image or a caption alone.
         cure: What cures it and all of its kind at once, such as a package to install; else empty.
     """
@@ -130,11 +129,8 @@ class Problems:
     """Collects what was found, so that one message can name it all.
 
     Attributes:
-        settings: The policies.
         problems: What was left out, and what may be a mistake, in words.
         faults: What policies decided about, with their images.
-        left_out: Images that a person left out.
-        clips: What is read as a clip.
     """
 
     settings: DatasetSection
@@ -150,9 +146,7 @@ class Problems:
 
         Args:
             policy: Name of the setting under ``dataset``, or one that has none (`Fault`).
-            text: What was found, naming the file.
             image: The training image that it keeps out.
-            cure: As in `Fault`.
         """
         self.faults.append(Fault(policy, text, image, cure))
         if policy in _NO_SETTING or getattr(self.settings, policy) == "error":
@@ -190,7 +184,6 @@ class Problems:
         """Tell what of a folder is not read.
 
         Args:
-            prefix: What stands in front of names.
             captions: Whether captions are not read either, as in a folder of control images.
         """
         for file in listing.foreign:
@@ -253,7 +246,6 @@ class Scan:
         problems: What the policies left out, and what may be a mistake, in words.
         refusal: Why a policy says to stop; None when none does.
         faults: Those of the problems that a policy decided about.
-        left_out: Images that a person left out.
     """
 
     samples: tuple[Sample, ...]

@@ -130,8 +130,6 @@ class PartFolder:
     """A folder of an image folder in parts.
 
     Attributes:
-        part: What its images are for.
-        folder: Where it is.
         metadata: Its metadata file; None where it has none.
     """
 

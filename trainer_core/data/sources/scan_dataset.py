@@ -45,11 +45,8 @@ def scan_all(
 
     Args:
         settings: The folders, their layouts, and what to do about mistakes.
-        within: As for `folder.scan`.
-        stop: As for `folder.scan`.
         seed: The run's seed, which decides what ``dataset.validation.share`` holds out.
         remembered: What is known of the images already.
-        grid: As for `folder.scan`.
 
     Returns:
         The samples of all folders, folder after folder in the order of `dataset_folders`.

@@ -12,8 +12,8 @@ from trainer_core.foreign_runs.conversion import (
     ALWAYS,
     ALWAYS_IN_WORDS,
     Cases,
-    Lacks,
     Maps,
+    NoCounterpart,
     Row,
     Table,
     Together,
@@ -63,7 +63,7 @@ def _says(row: Row) -> tuple[list[str], list[str]]:
     """The settings of a row, and what differs."""
     if isinstance(row, Maps):
         return [f"`{row.setting}`"], [row.near]
-    if isinstance(row, Lacks):
+    if isinstance(row, NoCounterpart):
         return [], [row.why]
     if isinstance(row, Together):
         return [f"with others: {row.says}"], []

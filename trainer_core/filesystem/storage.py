@@ -260,7 +260,7 @@ class Lock:
         """Give it up. A file that cannot be removed binds nobody of this process."""
         try:
             # Somebody may have removed it by hand, and another have a lock there now.
-            if _owner(_content(self.path) or b"") == self.owner:
+            if parse_owner(_content(self.path) or b"") == self.owner:
                 unlink(self.path)
         except OSError:
             pass
@@ -296,7 +296,7 @@ def holder(path: Path) -> Owner | None:
     content = _content(path)
     if content is None or not _binds(path, content):
         return None
-    return _owner(content) or Owner("unknown", 0, None, None)
+    return parse_owner(content) or Owner("unknown", 0, None, None)
 
 
 def record(owner: Owner) -> dict[str, Any]:
@@ -308,7 +308,7 @@ def _take(path: Path, owner: Owner) -> bool:
     deadline = time.monotonic() + _PATIENCE_SECONDS
     while True:
         with temporary_beside(path) as draft:
-            write_and_flush(draft, json.dumps({**record(owner), "token": owner.token}))
+            write_and_flush(draft, owner_text(owner))
             try:
                 claim(draft, path)
             except FileExistsError:
@@ -339,7 +339,7 @@ def _take_over(path: Path, dead: bytes, draft: Path) -> bool:
 
 
 def _binds(path: Path, content: bytes) -> bool:
-    owner = _owner(content)
+    owner = parse_owner(content)
     if owner is not None:
         return owner.is_alive()
     # On a disk without links the name is there a moment before the content is.
@@ -361,7 +361,13 @@ def _content(path: Path) -> bytes | None:
         return b""
 
 
-def _owner(content: bytes) -> Owner | None:
+def owner_text(owner: Owner) -> str:
+    """An owner as the JSON text that locks, claims and tables have."""
+    return json.dumps({**record(owner), "token": owner.token})
+
+
+def parse_owner(content: bytes) -> Owner | None:
+    """The owner that such a text names; None where it names none."""
     try:
         lock = parse_json(content)
         started = lock["process_started"]

@@ -1,6 +1,6 @@
 """Rows of a program's table, what each does with a key, and what becomes of a file.
 
-One key goes through `Source.apply` (its row), `Conversion.say` (our setting and a note) and
+One key goes through `Source.apply` (its row), `Conversion.set` (our setting and a note) and
 `Conversion.finish` (a note for what nothing has named).
 """
 
@@ -18,19 +18,18 @@ from ..config.run import RunConfig, find_setting, nested
 from ..config.section import expectation
 from ..errors import ConfigError
 from ..printable import shortened, single_line
-from .value_readers import ABSENT, NUMBER, Read, UnfitError, flag, number, text
+from .value_readers import ABSENT, NUMBER, Read, UnfitError, flag, is_nothing, number, text
 
 Outcome = Literal["exact", "near", "default", "lacking", "off", "unknown"]
 
 EVERY: tuple[Any, ...] = (object(),)
-"""For `Lacks.off`: whatever it says, nothing is learned otherwise."""
+"""For `NoCounterpart.harmless`: whatever it says, nothing is learned otherwise."""
 
 _APPLIED: Sequence[Outcome] = ("exact", "near")
 _WEAKNESS: Sequence[Outcome] = ("default", "off", "exact", "near", "unknown", "lacking")
 _LONGEST = 120
 ALWAYS = "(always)"
 ALWAYS_IN_WORDS = "what it always does"
-_NOTHING = ("none", "false", "", "0", "0.0", "no", "off", "[]", "{}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +49,7 @@ class Condition:
         """Whether a file fulfils it; where the file is silent, the program's default counts."""
         value = source.word(self.key)
         if not self.words:
-            return self.holds == (str(value).strip().lower() not in _NOTHING)
+            return self.holds != is_nothing(value)
         return self.holds == (value is not None and any(_same(value, word) for word in self.words))
 
 
@@ -84,7 +83,7 @@ class Row:
         """The key that counts; the others that the file has are noted."""
         key = next(filter(source.has, self.keys), self.keys[-1])
         others = [each for each in self.keys if each != key]
-        source.off(to, *others, why=f"{source.name(key)} wins over it.")
+        source.unused(to, *others, why=f"{source.name(key)} wins over it.")
         return key
 
 
@@ -110,7 +109,7 @@ class Maps(Row):
         """Set it, also where the file is silent and the program's default is not ours."""
         key = self.chosen(source, to)
         if self.null is not ABSENT and source.values.get(key, ABSENT) is None:
-            to.say(self.setting, self.null, source.name(key), None)
+            to.set(self.setting, self.null, source.name(key), None)
             return
         stated = source.word(key, self.usual)
         if self.read is None:
@@ -119,38 +118,40 @@ class Maps(Row):
             return
         value = ABSENT if stated is None else source.check(key, stated, self.read)
         if value is ABSENT:
-            source.off(to, key)
+            source.unused(to, key)
         else:
             near = "" if value in self.exact else self.near
-            source.say(to, self.setting, value, key, stated, near)
+            source.set(to, self.setting, value, key, stated, near)
 
 
 @dataclass(frozen=True, slots=True)
-class Lacks(Row):
+class NoCounterpart(Row):
     """We have nothing for it.
 
     Attributes:
         why: The reason, as a sentence.
-        off: Values with which it asks for nothing.
+        harmless: Values with which it asks for nothing; none: what `is_nothing` says.
     """
 
     why: str
-    off: tuple[Any, ...]
+    harmless: tuple[Any, ...] = ()
 
     def apply(self, source: Source, to: Conversion) -> None:
         """Note it, and a section key by key."""
         for key, value in source.values.items():
             if source.table.name(key) not in self.keys:
                 continue
-            note = to.off if self.off is EVERY or self.is_off(value) else to.lack
+            note = to.unused if self.harmless is EVERY or self.is_harmless(value) else to.missing
             for path, leaf in leaves(source.name(key), value):
                 note(path, leaf, self.why)
 
-    def is_off(self, value: Any) -> bool:
+    def is_harmless(self, value: Any) -> bool:
         """Whether a value asks for nothing; numbers of a command line are texts."""
+        if not self.harmless:
+            return is_nothing(value)
         if isinstance(value, str) and NUMBER.fullmatch(value):
-            return value in self.off or float(value) in self.off
-        return value in ([], {}) or any(value is off or value == off for off in self.off)
+            return value in self.harmless or float(value) in self.harmless
+        return value in ([], {}) or any(value is each or value == each for each in self.harmless)
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,12 +205,12 @@ class Cases(Row):
             expected = ", ".join(word for each in self.cases for word in each.words)
             raise source.unfit(key, value, f"one of {expected}")
         if case.why:
-            to.lack(source.name(key), value, case.why)
+            to.missing(source.name(key), value, case.why)
         for setting, ours in case.settings:
             if ours is not ABSENT and (stated or setting not in to.values):
-                source.say(to, setting, ours, key, ours if key == ALWAYS else value, case.near)
+                source.set(to, setting, ours, key, ours if key == ALWAYS else value, case.near)
             elif stated:
-                to.tell(setting, source.name(key), value, case.near)
+                to.applied(setting, source.name(key), value, case.near)
 
     def _fits(self, case: Case, source: Source, word: str) -> bool:
         fits = any(_same(word, each) for each in case.words)
@@ -296,7 +297,7 @@ class Conversion:
     epochs: dict[str, tuple[str, float]] = field(default_factory=dict)
     balanced: list[Balanced] = field(default_factory=list)
 
-    def say(
+    def set(
         self,
         setting: str,
         value: Any,
@@ -331,15 +332,15 @@ class Conversion:
     def _note(self, key: str, value: Any, outcome: Outcome, setting: str, why: str) -> None:
         self.notes.append(Note(name_of(key), shown(value), outcome, setting, why))
 
-    def tell(self, setting: str, key: str, value: Any, near: str = "") -> None:
+    def applied(self, setting: str, key: str, value: Any, near: str = "") -> None:
         """Note a key that one of our settings follows from, whose value is set elsewhere."""
         self._note(key, value, "near" if near else "exact", setting, near)
 
-    def lack(self, key: str, value: Any, why: str) -> None:
+    def missing(self, key: str, value: Any, why: str) -> None:
         """Note that a key says something that we have nothing for."""
         self._note(key, value, "lacking", "", why)
 
-    def off(self, key: str, value: Any, why: str = "") -> None:
+    def unused(self, key: str, value: Any, why: str = "") -> None:
         """Note a key without counterpart that asks for nothing."""
         self._note(key, value, "off", "", why)
 
@@ -371,9 +372,9 @@ class Conversion:
                 if failed:
                     other = next((each for each in failed if each not in row.keys), "")
                     stated = f"{source.name(other)} {shown(source.word(other))}"
-                    self.off(name, value, other and f"It means nothing with {stated}.")
+                    self.unused(name, value, other and f"It means nothing with {stated}.")
                 elif isinstance(row, Cases):
-                    self.off(name, value)
+                    self.unused(name, value)
                 elif isinstance(row, Together) and not isinstance(value, dict | list):
                     setting = next(filter(row.speaks_of, self.values), "")
                     self._note(name, value, "exact" if setting else "off", setting, "")
@@ -501,16 +502,16 @@ class Source:
         for row in self.table.rows:
             if all(each.met(self) for each in row.conditions):
                 row.apply(self, to)
-        self.tell_unknown(to)
+        self.note_unknown_keys(to)
 
-    def tell_unknown(self, to: Conversion) -> None:
+    def note_unknown_keys(self, to: Conversion) -> None:
         """Note what is in no table, in the file's order."""
         for key, value in self.values.items():
             if self.table.row(key) is None:
                 for path, leaf in leaves(self.name(key), value):
                     to.unknown(path, leaf)
 
-    def say(
+    def set(
         self,
         to: Conversion,
         setting: str,
@@ -521,21 +522,21 @@ class Source:
     ) -> None:
         """Set one of our settings by a key, or by its default there where the file is silent.
 
-        The arguments are those of `Conversion.say`; what the key says, or its default, is ours
+        The arguments are those of `Conversion.set`; what the key says, or its default, is ours
         where it is unset.
         """
         displayed = value if value_there is None else value_there
-        to.say(setting, value, self.name(key), displayed, near, stated=self.has(key))
+        to.set(setting, value, self.name(key), displayed, near, stated=self.has(key))
 
-    def off(self, to: Conversion, *keys: str, why: str = "") -> None:
+    def unused(self, to: Conversion, *keys: str, why: str = "") -> None:
         """Note keys that ask for nothing here, where the file says something of them."""
         for key in filter(self.has, keys):
-            to.off(self.name(key), self.values[key], why)
+            to.unused(self.name(key), self.values[key], why)
 
-    def lack(self, to: Conversion, key: str, why: str) -> None:
+    def missing(self, to: Conversion, key: str, why: str) -> None:
         """Note a key that we have nothing for, where the file says something of it."""
         if self.has(key):
-            to.lack(self.name(key), self.values[key], why)
+            to.missing(self.name(key), self.values[key], why)
 
     def on(self, key: str) -> bool:
         """Whether a switch is on."""

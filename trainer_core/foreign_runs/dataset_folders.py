@@ -91,7 +91,7 @@ def set_folders(to: Conversion, folders: Sequence[Folder]) -> None:
         items.append(_item(each, first, shared, to))
         order.append(each)
     if items:
-        to.say("dataset.folders", items, f"{len(items)} further folder(s)", "see above")
+        to.set("dataset.folders", items, f"{len(items)} further folder(s)", "see above")
     to.balanced = _balanced(folders, order)
 
 
@@ -155,7 +155,7 @@ def _item(
         elif not name.startswith("captions.") and value != main.get(setting, _default_of(setting)):
             lost.add(setting)
             if setting in silent:
-                to.lack(f"{folder.key} ({name})", value, _of_all(setting))
+                to.missing(f"{folder.key} ({name})", value, _of_all(setting))
     reasons = {setting: _of_all(setting) for setting in lost} | _without_unfit(item, folder, to)
     for note in folder.conversion.notes:
         if note.setting in reasons:
@@ -180,7 +180,7 @@ def _without_unfit(item: dict[str, Any], folder: Folder, to: Conversion) -> dict
         setting = f"dataset.folders.{name}"
         reasons[setting] = f"{setting} takes {expectation(FolderSection.model_fields[name])}."
         if setting not in stated:
-            to.lack(f"{folder.key} ({name})", value, reasons[setting])
+            to.missing(f"{folder.key} ({name})", value, reasons[setting])
     return reasons
 
 

@@ -35,7 +35,7 @@ from typing import Any
 
 from ..errors import TrainerError
 from ..filesystem.text_files import read_text
-from .conversion import EVERY, Case, Cases, Condition, Lacks, Maps, Row, Table, Together
+from .conversion import EVERY, Case, Cases, Condition, Maps, NoCounterpart, Row, Table, Together
 from .value_readers import ABSENT, READERS, Read, switch
 
 FOLDER = Path(__file__).parent / "keys"
@@ -46,7 +46,6 @@ _MEANS = re.compile(r"(?:(?!-- )(?P<settings>.+?))?(?: ?~ (?P<near>.+?))?(?: ?--
 _TERM = re.compile(r"(?P<no>no )?(?P<key>\S+)(?: (?P<verb>is|not) (?P<words>.+))?")
 _VALUE = re.compile(r"'[^']*'|\S+")
 _EACH = "each "
-_OFF = (None, False, "", 0, "none", "None", "NONE", "off")
 
 
 def read_tables(program: str) -> dict[str, Table]:
@@ -156,7 +155,8 @@ def _row(mark: str, rest: str, keys: Sequence[str], conditions: Sequence[Conditi
         return Together(keys, conditions, None, rest)
     if mark == "--":
         why, _, off = rest.partition(" | ")
-        return Lacks(keys, conditions, None, "" if why == "-" else why, _off(off) if off else _OFF)
+        harmless = EVERY if off == "every" else _values(off)
+        return NoCounterpart(keys, conditions, None, "" if why == "-" else why, harmless)
     setting, read, null, usual, near, exact = _parts(_MAPS, rest).groups("")
     return Maps(
         keys,
@@ -206,10 +206,6 @@ def _conditions(words: str | None, section: str) -> list[Condition]:
         values = (match["words"] or "").split()
         found.append(Condition(key, values, not match["no"] and match["verb"] != "not"))
     return found
-
-
-def _off(words: str) -> tuple[Any, ...]:
-    return EVERY if words == "every" else _values(words)
 
 
 def _values(words: str) -> tuple[Any, ...]:

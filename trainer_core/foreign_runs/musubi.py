@@ -108,9 +108,9 @@ def _set_base(files: Given, source: Source, script: str, to: Conversion) -> None
 def _read_datasets(name: str, values: Mapping[str, Any], to: Conversion, *, clips: bool) -> None:
     """Turn datasets into folders."""
     top = Source(name, values, _TABLES["file"])
-    top.tell_unknown(to)
+    top.note_unknown_keys(to)
     general = top.read("general", mapping, {})
-    Source(name, general, _TABLES["general"], "general.").tell_unknown(to)
+    Source(name, general, _TABLES["general"], "general.").note_unknown_keys(to)
     shared = {key: value for key, value in general.items() if _TABLES["general"].row(key)}
     folders: list[Folder] = []
     for place, each in enumerate(top.read("datasets", mappings, [])):
@@ -133,13 +133,13 @@ def _folder(source: Source, whole_run: Conversion, *, clips: bool) -> Folder:
     if clips and source.word("frame_extraction") != "full" and not _lengths(source):
         to.leave_out({*to.values}, "Single frames of clips are trained here as images.")
         why = "Single frames of clips are trained here as images: save them as such."
-        to.lack(source.name("target_frames"), source.values.get("target_frames", [1]), why)
+        to.missing(source.name("target_frames"), source.values.get("target_frames", [1]), why)
         return Folder(to, key=place)
     set_image_folder(source, to, folder, "control_directory")
     if clips and source.has("control_directory"):
         near = "A clip is as long as the shorter of both; numbered images are not read as a clip."
         key = "control_directory"
-        to.tell("dataset.control_folders", source.name(key), source.values[key], near)
+        to.applied("dataset.control_folders", source.name(key), source.values[key], near)
     if source.has(table) and not source.has(folder):
         set_list_of_images(source, to, table, source.read(table, text))
     return Folder(to, key=place)

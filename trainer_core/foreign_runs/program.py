@@ -152,12 +152,12 @@ def set_family(
     known = words_elsewhere(program)
     values, named = known.get(word), word if stated is ABSENT else stated
     if values is None and files.family:
-        to.say("family", files.family, "family", files.family)
+        to.set("family", files.family, "family", files.family)
         if word:
-            to.lack(key, named, f"family={files.family} was named in its place.")
+            to.missing(key, named, f"family={files.family} was named in its place.")
         return
     if values is None and word and files.in_graph:
-        to.say("family", GRAPH_MODEL, key, named, "Connect its loader to Base From Model.")
+        to.set("family", GRAPH_MODEL, key, named, "Connect its loader to Base From Model.")
         return
     if values is None:
         found = f"{key} is {shown(named)}" if word else f"{key} is not set"
@@ -170,4 +170,4 @@ def set_family(
         )
     for setting, value in values.items():
         if setting not in to.values:
-            to.say(setting, value, key, named)
+            to.set(setting, value, key, named)

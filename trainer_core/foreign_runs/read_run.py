@@ -63,10 +63,10 @@ def say_counted(to: Conversion, count: Count | None) -> None:
             if place in repeats:
                 entry = to.values["dataset.folders"][place - 1]
                 entry["num_repeats"] = repeats[place]
-                to.tell("dataset.folders", key, repeats[place], _BALANCED)
+                to.applied("dataset.folders", key, repeats[place], _BALANCED)
             else:
                 how = f"Set num_repeats of dataset.folders[{place - 1}] so that they do."
-                to.lack(key, each.ordinary[place], " ".join((_BALANCED, how, why)).strip())
+                to.missing(key, each.ordinary[place], " ".join((_BALANCED, how, why)).strip())
     if to.epochs:
         _say_epochs(to, *_counted(to, count))
 
@@ -103,12 +103,12 @@ def _say_epochs(to: Conversion, epoch: Epoch | None, why: str) -> None:
             to.values.pop(setting, None)
         if epoch is None or epochs <= 0:
             how = f"Set {setting}: epochs x images x repeats / samples of a step."
-            to.lack(key, f"{epochs:g}", f"{how} {why}".strip())
+            to.missing(key, f"{epochs:g}", f"{how} {why}".strip())
         else:
             near = f"Steps of an epoch, as this dataset is now: {epoch.steps}."
             if epoch.apart > epoch.steps:
                 near += f" With a step for each size apart, as there, they are {epoch.apart}."
-            to.say(setting, max(1, round(epochs * epoch.steps)), key, f"{epochs:g}", near)
+            to.set(setting, max(1, round(epochs * epoch.steps)), key, f"{epochs:g}", near)
 
 
 _SURE, _LIKELY = "certain", "likely"
@@ -286,7 +286,7 @@ def _leave_out_contradictions(to: Conversion) -> None:
                 to.leave_out({path}, why)
                 break
             if _pop_of_folder(to.values, path):
-                to.lack(path, "", why)
+                to.missing(path, "", why)
                 break
         else:
             return  # what is left is told by the settings' own check
@@ -332,7 +332,7 @@ def _require_controls(to: Conversion) -> None:
     for setting in ("preview.prompts", "preview.controls", "preview.every"):
         to.values.pop(setting, None)
     why = "Not each has a control image, which this base needs: see preview.controls."
-    to.lack("the prompts of samples", prompts, why)
+    to.missing("the prompts of samples", prompts, why)
 
 
 def _program_of(document: Document) -> tuple[Program, list[str]]:

@@ -20,9 +20,9 @@ ONE_SIZE = "There one size is chosen for each image, here it is trained at all."
 def say_family_of_datasets(files: Given, to: Conversion, key: str) -> None:
     """Say the family where only datasets were given."""
     if files.family:
-        to.say("family", files.family, "family", files.family)
+        to.set("family", files.family, "family", files.family)
     else:
-        to.lack(key, "", "A file of datasets alone names no model: set family and base.path.")
+        to.missing(key, "", "A file of datasets alone names no model: set family and base.path.")
 
 
 def set_text_encoder(to: Conversion, source: Source, train: str, rate: str, near: str = "") -> None:
@@ -36,17 +36,17 @@ def set_text_encoder(to: Conversion, source: Source, train: str, rate: str, near
     """
     family, why = to.values["family"], "Its bases have no text encoder that is trained here."
     if not source.on(train):
-        source.off(to, train, rate, why="The text encoder stays as it is.")
+        source.unused(to, train, rate, why="The text encoder stays as it is.")
     elif family not in FAMILIES or not get_family(family).text.trainable:
-        to.lack(source.name(train), True, why)
-        source.off(to, rate, why=why)
+        to.missing(source.name(train), True, why)
+        source.unused(to, rate, why=why)
     else:
         section = "training.text_encoder"
         usual = to.values.get("training.optimizer.learning_rate", 1e-4)
-        source.say(to, f"{section}.train", True, train, True, near)
-        source.say(to, f"{section}.learning_rate", source.read(rate, number, usual), rate)
+        source.set(to, f"{section}.train", True, train, True, near)
+        source.set(to, f"{section}.learning_rate", source.read(rate, number, usual), rate)
         if rank := to.values.get("adapter.rank"):
-            source.say(to, f"{section}.rank", rank, train)
+            source.set(to, f"{section}.rank", rank, train)
 
 
 _OF_PREVIEWS: Mapping[str, tuple[Read, Sequence[str]]] = {
@@ -86,16 +86,16 @@ def set_previews(
     for name in dict.fromkeys(name for each in samples for name in each):
         if name not in ("prompt", *names):
             value = next(each[name] for each in samples if name in each)
-            to.lack(f"{place} ({name})", value, "Previews have no such setting here.")
+            to.missing(f"{place} ({name})", value, "Previews have no such setting here.")
     lines = [prompt_line(each, row) for each, row in zip(prompts, own, strict=True)]
-    to.say("preview.prompts", lines, key, prompts)
+    to.set("preview.prompts", lines, key, prompts)
     keys = [each for each in _CONTROLS if each in names]
     controls = [
         [path for key in keys if each.get(key) for path in source.check(place, each[key], texts)]
         for each in samples
     ]
     if any(controls):
-        to.say("preview.controls", controls, f"{place} (control images)", controls)
+        to.set("preview.controls", controls, f"{place} (control images)", controls)
 
 
 def _set_option(
@@ -106,17 +106,17 @@ def _set_option(
     try:
         found = [None if each is None else read(each) for each in values]
     except UnfitError as error:
-        to.lack(key, values, f"It is not {error}.")
+        to.missing(key, values, f"It is not {error}.")
         return
     first = next(each for each in found if each is not None)
     shared = len(set(found)) == 1
     # Seeds count up by themselves.
     if setting == "frames" or (shared and (setting != "seed" or len(found) == 1)):
-        to.say(f"preview.{setting}", first, key, first, "" if shared else "All have one length.")
+        to.set(f"preview.{setting}", first, key, first, "" if shared else "All have one length.")
         return
     for row, value in zip(own, found, strict=True):
         row |= {setting: value} if value is not None else {}
-    to.tell("preview.prompts", key, first)
+    to.applied("preview.prompts", key, first)
 
 
 def set_image_folder(source: Source, to: Conversion, key: str, *controls: str) -> None:
@@ -134,21 +134,21 @@ def set_image_folder(source: Source, to: Conversion, key: str, *controls: str) -
     place = PurePath(path)
     pair = place.parent / "control_images"
     if len(named) == 1 and place.name == "training_images" and PurePath(named[0][1]) == pair:
-        source.say(to, "dataset.path", str(place.parent), key, path)
-        source.say(to, "dataset.layout", "paired", *named[0])
+        source.set(to, "dataset.path", str(place.parent), key, path)
+        source.set(to, "dataset.layout", "paired", *named[0])
     elif path:
-        source.say(to, "dataset.path", path, key)
+        source.set(to, "dataset.path", path, key)
         for at, (control, value) in enumerate(named, 1):
             folders = [each for _, each in named[:at]]
-            source.say(to, "dataset.control_folders", folders, control, value)
+            source.set(to, "dataset.control_folders", folders, control, value)
 
 
 def set_list_of_images(source: Source, to: Conversion, key: str, path: str) -> None:
     """Say which file lists the images."""
     table = PureWindowsPath(path) if "\\" in path else PurePath(path)
     near = "The images it lists have to lie in its folder."
-    source.say(to, "dataset.path", str(table.parent), key, path, near)
-    source.say(to, "dataset.metadata", table.name, key, path, near)
+    source.set(to, "dataset.path", str(table.parent), key, path, near)
+    source.set(to, "dataset.metadata", table.name, key, path, near)
 
 
 def set_sizes(
@@ -157,6 +157,6 @@ def set_sizes(
     """Say the sizes of images: each is trained at all of them, the largest first."""
     largest_first = sorted(set(sizes), reverse=True)
     if largest_first:
-        source.say(to, "dataset.resolution", largest_first[0], key, source.values.get(key))
+        source.set(to, "dataset.resolution", largest_first[0], key, source.values.get(key))
     if largest_first[1:]:
-        source.say(to, "dataset.more_resolutions", largest_first[1:], key, source.values[key], near)
+        source.set(to, "dataset.more_resolutions", largest_first[1:], key, source.values[key], near)

@@ -19,10 +19,18 @@ _LARGEST = 1e100
 """So that no product of a few numbers of a file is infinite."""
 _ON, _OFF = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 _FLAGS = {**dict.fromkeys(_ON, True), **dict.fromkeys(_OFF, False)}
+_NOTHING = (*_OFF, "none", "", "[]", "{}")
+"""Words of values that ask for nothing, and zero in every spelling."""
 
 
 class UnfitError(ValueError):
     """A value that a key cannot have; its text is what was expected."""
+
+
+def is_nothing(value: Any) -> bool:
+    """Whether a value asks for nothing, as a program's word or as plain data."""
+    word = str(value).strip().lower()
+    return word in _NOTHING or (NUMBER.fullmatch(word) is not None and float(word) == 0)
 
 
 def number(value: Any) -> float:

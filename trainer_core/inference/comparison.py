@@ -133,18 +133,11 @@ def compare(
 ) -> Comparison:
     """Generate the run file's preview prompts in each way.
 
-    Args:
-        config: The run file; its ``preview`` section says what is generated.
-        columns: At least one; the others are measured against the first.
-        make_source: Gives the encoders; unset: they come from the base's folder.
-        stop: Asked after each sampling step whether to give up.
-        machine: What may be taken of the computer; unset: all that is free.
-        notify: Told how many images of how many are made.
-        family: The base's family, where the caller made it; unset: the one that the run file names.
+    Other arguments, and errors, are those of `pipeline.sample_candidates`.
 
-    Raises:
-        SamplingStopped: When ``stop`` said so.
-        InputError: When base, adapters or prompts cannot be used.
+    Args:
+        columns: At least one; the others are measured against the first.
+        notify: Told how many images of how many are made.
     """
     prompts, preview = config.preview.prompts, config.preview
     total = len(columns) * len(prompts)

@@ -302,23 +302,12 @@ def sample_prompts(
     machine: Machine | None = None,
     family: Family | None = None,
 ) -> Generator[Tensor, None, None]:
-    """Sample the run file's preview prompts with a base and an adapter file.
+    """Sample the run file's preview prompts with a base and an adapter file, or the base alone.
 
-    Args:
-        config: The run file; its ``preview`` section says what is generated.
-        adapter_file: The adapter, or None for the base alone.
-        strength: Factor on the adapter; 0 is the base.
-        make_source: Gives the encoders; unset: they come from the base's folder.
-        stop: Asked after each sampling step whether to give up.
-        machine: What may be taken of the computer; unset: all that is free.
-        family: The base's family, where the caller made it; unset: the one that the run file names.
+    Arguments and errors are those of `sample_candidates`.
 
     Yields:
         Pixels `[3 or 4, H, W]` in [-1, 1], for each prompt in order.
-
-    Raises:
-        SamplingStopped: When ``stop`` said so.
-        InputError: When base, adapter or prompts cannot be used.
     """
     candidates = [Candidate(adapter_file, strength)]
     images = sample_candidates(config, candidates, make_source, stop, machine, family)
@@ -434,18 +423,11 @@ def sample_images(
     strength: float = 1.0,
     machine: Machine | None = None,
 ) -> list[Path]:
-    """Sample the run file's preview prompts into files.
+    """Sample the run file's preview prompts into files, as `sample_prompts`.
 
     Args:
-        config: The run file; its ``preview`` section says what is generated.
-        adapter_file: The adapter, or None for the base alone.
         folder: Where ``0.png``, ``1.png`` ... are written, of clips ``0.webp``. Nothing is
             replaced: numbers go on behind the highest one that is there.
-        strength: Factor on the adapter; 0 is the base.
-        machine: What may be taken of the computer; unset: all that is free.
-
-    Returns:
-        The images or clips.
 
     Raises:
         InputError: When base, adapter or prompts cannot be used.

@@ -8,8 +8,8 @@ from trainer_core.foreign_runs.conversion import (
     Cases,
     Condition,
     Conversion,
-    Lacks,
     Maps,
+    NoCounterpart,
     Source,
     Together,
 )
@@ -53,9 +53,9 @@ def test_each_form_of_a_line_is_the_row_that_it_says(tmp_path, monkeypatch):
     assert quantize.read is not None
     assert (quantize.read("true"), quantize.read(False)) == ("fp8", ABSENT)
     assert row("d") == Together(["d"], [], None, "x.y, x.z")
-    assert row("f") == Lacks(["f"], [], None, "A reason.", (None, True, False))
-    assert row("g") == Lacks(["g"], [], None, "Another.", EVERY)
-    assert row("h") == Lacks(["h"], [], None, "", (None, 0, 1, 2, "a b", "off"))
+    assert row("f") == NoCounterpart(["f"], [], None, "A reason.", (None, True, False))
+    assert row("g") == NoCounterpart(["g"], [], None, "Another.", EVERY)
+    assert row("h") == NoCounterpart(["h"], [], None, "", (None, 0, 1, 2, "a b", "off"))
     first = Case(
         ["one", "two"],
         [Condition("quantize", [], False)],

@@ -141,7 +141,7 @@ def scan_files(folder: Path) -> NDArray[Any]:
         with os.scandir(folder) as entries:
             for each in entries:
                 name = each.name
-                if len(name) != 76 or not name.endswith(".safetensors"):
+                if not name.endswith(".safetensors") or not is_key(name[:-12]):
                     continue
                 try:
                     status = each.stat()
@@ -157,32 +157,10 @@ def scan_files(folder: Path) -> NDArray[Any]:
         len(keys), np.dtype([("key", "u1", (32,)), ("size", "<i8"), ("changed", "<i8")])
     )
     if keys:
-        text = "".join(keys)
-        try:
-            content = bytes.fromhex(text)
-        except ValueError:
-            return _without_foreign(keys, numbers, rows)
-        # Blanks and large letters are read as well, and are no keys.
-        if content.hex() != text:
-            return _without_foreign(keys, numbers, rows)
-        rows["key"] = np.frombuffer(content, np.uint8).reshape(-1, 32)
+        rows["key"] = np.frombuffer(bytes.fromhex("".join(keys)), np.uint8).reshape(-1, 32)
         pairs = np.array(numbers, np.int64)
         rows["size"], rows["changed"] = pairs[:, 0], pairs[:, 1]
     return rows
-
-
-def _without_foreign(
-    keys: Sequence[str], numbers: Sequence[tuple[int, int]], rows: NDArray[Any]
-) -> NDArray[Any]:
-    """Leave out files whose names are no keys."""
-    kept = 0
-    for key, (size, changed) in zip(keys, numbers, strict=True):
-        if not is_key(key):
-            continue
-        rows[kept]["key"] = np.frombuffer(bytes.fromhex(key), np.uint8)
-        rows[kept]["size"], rows[kept]["changed"] = size, changed
-        kept += 1
-    return rows[:kept]
 
 
 def _join(wanted: NDArray[Any], known: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.bool_]]:

@@ -7,7 +7,6 @@ it. It names its owner; that of a process that has died is taken over under a lo
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import time
 from collections.abc import Sequence
@@ -15,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from ...filesystem.storage import acquire, holder, record, storage_error, unlink
+from ...filesystem.storage import acquire, holder, owner_text, storage_error, unlink
 from ...filesystem.temporary import Owner, new_owner
 
 CLAIMS = "claims"
@@ -72,7 +71,7 @@ class Claims:
         if self._owner is None:
             self._folder.mkdir(parents=True, exist_ok=True)
             self._owner = new_owner()
-        content = json.dumps({**record(self._owner), "token": self._owner.token}).encode()
+        content = owner_text(self._owner).encode()
         flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY
         try:
             descriptor = os.open(path, flags, 0o666)

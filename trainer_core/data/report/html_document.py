@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import html
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
+from ...errors import TrainerError
+from ...filesystem.text_files import read_text
 from ...printable import shortened, single_line
-from .html_style import STYLE
 
 _LONGEST = 600
+_STYLE = Path(__file__).with_name("html_page.css")
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; base-uri 'none'"
 
 
@@ -37,11 +40,14 @@ def document(title: str, parts: Iterable[str], style: str = "") -> str:
         parts: HTML of its body.
         style: Rules behind those that all pages share.
     """
+    shared = read_text(
+        _STYLE, lambda why: TrainerError(why, _STYLE.name, "Install the pack again.")
+    )
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{html.escape(_POLICY)}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{title}</title>\n<style>{STYLE}{style}</style>\n</head>\n<body>\n<main>\n"
+        f"<title>{title}</title>\n<style>\n{shared}{style}</style>\n</head>\n<body>\n<main>\n"
         + "\n".join(parts)
         + "\n</main>\n</body>\n</html>\n"
     )

@@ -186,7 +186,7 @@ def _join_same(looks: Looks, same: NDArray[np.int64], leader: NDArray[np.int64])
     waiting = list(same)
     while len(waiting) > 1:
         first, rest = waiting[0], np.asarray(waiting[1:])
-        like = _grey_difference(looks, first, rest) <= MOST_GREY
+        like = _moved(looks[rest], looks[first]) <= MOST_GREY
         for place in rest[like]:
             _join(leader, int(first), int(place))
         waiting = list(rest[~like])
@@ -203,7 +203,7 @@ def _join_across(
         ones = np.asarray(_leaders(ones, leader))
         others = np.asarray(_leaders(others, leader))
     for one in ones:
-        for place in others[_grey_difference(looks, int(one), others) <= MOST_GREY]:
+        for place in others[_moved(looks[others], looks[one]) <= MOST_GREY]:
             _join(leader, int(one), int(place))
 
 
@@ -212,10 +212,6 @@ def _leaders(places: NDArray[np.int64], leader: NDArray[np.int64]) -> list[int]:
     for place in places:
         first_of.setdefault(_top(leader, int(place)), int(place))
     return list(first_of.values())
-
-
-def _grey_difference(looks: Looks, one: int, others: NDArray[np.int64]) -> NDArray[np.float64]:
-    return _moved(looks[others], looks[one])
 
 
 def _moved(ones: Looks, others: Looks) -> NDArray[np.float64]:

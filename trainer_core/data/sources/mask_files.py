@@ -104,7 +104,7 @@ def masks_in_folder(
     *,
     clips: bool = False,
 ) -> None:
-    """Add the masks of a folder: ``dataset.mask_folder``, or ``masks`` beside ``training_images``."""
+    """Add the masks of ``dataset.mask_folder``, or of ``masks`` beside ``training_images``."""
     if not folder.is_dir():
         return
     captions = problems.settings.caption_extension

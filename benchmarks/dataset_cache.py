@@ -34,7 +34,8 @@ from benchmarks.measuring.record import RESULTS, origin, write_record
 from trainer_core.config import RunConfig
 from trainer_core.data.buckets import plan_buckets
 from trainer_core.data.cache.cache_file import Entry, make_entry, write_entry
-from trainer_core.data.cache.cached_dataset import CachedDataset, CachedItem
+from trainer_core.data.cache.cached_dataset import CachedDataset
+from trainer_core.data.cache.cached_item import CachedItem
 from trainer_core.data.cache.entry_keys import EntryKeys, SizedImage
 from trainer_core.data.cache.item_columns import ItemColumns
 from trainer_core.data.clips import clip_facts, parts_of

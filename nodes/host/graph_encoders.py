@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
     from torch import Tensor, nn
 
-    from ...trainer_core.data.cache.build_cache import Encoders
+    from ...trainer_core.data.cache.encoder_protocols import Encoders
     from ...trainer_core.data.captions.length import TextLimit
     from ...trainer_core.families.family import Family
     from ...trainer_core.families.graph_spec import ClipSpec, GraphSpec, Row, VaeSpec

@@ -44,8 +44,8 @@ def new_names(
     staging: Path, staged: list[Path], folder: Path, skipped: list[tuple[str, str]]
 ) -> Iterator[tuple[Path, Path]]:
     """Each file with its new path; an image, its caption, controls and layers stay together."""
+    from ...trainer_core.data.sources.control_files import control_in_folder
     from ...trainer_core.data.sources.recognize_layout import FOLDERS, TRAINING_FOLDER
-    from ...trainer_core.data.sources.scan_folder import control_in_folder
 
     there = [name for name in FOLDERS if (folder / name).is_dir()]
     paired = TRAINING_FOLDER in there and len(there) > 1

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..config import BaseSection, RunConfig
-from ..data.cache.build_cache import Encoders
+from ..data.cache.encoder_protocols import Encoders
 from ..diffusion.discrete_levels import NoiseLevels
 from ..diffusion.parameterization import FLOW, Parameterization
 from ..diffusion.sigma import ShiftSettings

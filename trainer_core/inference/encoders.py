@@ -19,9 +19,8 @@ from PIL import Image
 from torch import Tensor, nn
 
 from ..config import DatasetSection, PreviewSection, RunConfig
-from ..data.cache.build_cache import Encoders
 from ..data.cache.cache_file import Entry, is_sound, make_entry, read_entry, write_entry
-from ..data.cache.encoder_protocols import encode_endpoints, of_clips
+from ..data.cache.encoder_protocols import Encoders, encode_endpoints, of_clips
 from ..data.captions.length import TextLimit
 from ..data.clips import is_clip, read_frames
 from ..data.crop import fit_to_bucket, resize_exact

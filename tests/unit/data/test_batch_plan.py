@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from trainer_core.data.batch_plan import BatchPlan
 from trainer_core.data.cache.cache_file import make_entry, write_entry
-from trainer_core.data.cache.cached_dataset import CachedDataset, CachedItem
+from trainer_core.data.cache.cached_dataset import CachedDataset
+from trainer_core.data.cache.cached_item import CachedItem
 from trainer_core.data.load_batch import load_batch
 from trainer_core.types import Bucket
 

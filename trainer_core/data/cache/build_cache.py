@@ -35,8 +35,6 @@ from .file_index import CacheIndex, count_tokens
 from .item_columns import ColumnWriter, ItemColumns, hex_keys
 from .remove_unused import UseMark
 
-__all__ = ["CachedDataset", "Encoders", "build_cache"]
-
 
 def _ignore(done: int, total: int) -> None:
     """Tell nobody."""

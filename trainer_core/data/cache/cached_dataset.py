@@ -16,11 +16,9 @@ from torch import Tensor
 from ...types import Bucket, CachedSample, View
 from ..repeats_and_weights import Pace, pace_marks
 from .cache_file import Entry, read_entry
-from .cached_item import CachedItem, ItemKind, Mirrored, PreservedItem
+from .cached_item import CachedItem, ItemKind, PreservedItem
 from .item_columns import ItemColumns
 from .remove_unused import UseMark
-
-__all__ = ["CachedDataset", "CachedItem", "EntryMemory", "Mirrored", "PreservedItem"]
 
 _LINE = "\n"
 _MEMORY_BYTES = 256 * 1024 * 1024

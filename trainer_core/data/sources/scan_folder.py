@@ -15,11 +15,9 @@ from ..file_memory import FileMemory
 from ..image_decoders import READABLE_IMAGES
 from .clip_files import ClipFiles
 from .control_files import (
-    control_in_folder,
     controls_beside,
     controls_in_folders,
     folders_of_pairs,
-    numbering_problem,
 )
 from .folder_samples import Reader
 from .image_choices import read_choices
@@ -28,7 +26,7 @@ from .layer_files import BAD_LAYERS, Layer, layers_by_image
 from .list_files import ListedFile, Listing, dataset_root, list_folder
 from .mask_files import masks_beside, masks_in_folder, take_mask, tell_masks
 from .metadata_samples import survey_metadata
-from .problems import ONLY_CLIPS, SHOWN, Fault, Problems, Scan
+from .problems import ONLY_CLIPS, SHOWN, Problems, Scan
 from .recognize_layout import (
     CONTROL_FOLDER,
     LAYERS_FOLDER,
@@ -40,17 +38,6 @@ from .recognize_layout import (
     refuse_images_inside,
     training_folder,
 )
-
-__all__ = [
-    "CONTROL_FOLDER",
-    "TRAINING_FOLDER",
-    "Fault",
-    "Problems",
-    "Scan",
-    "control_in_folder",
-    "numbering_problem",
-]
-
 
 _IN_A_FOLDER = ("paired", "layered")
 """Layouts whose images lie in a folder of their own."""

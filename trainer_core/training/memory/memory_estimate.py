@@ -23,7 +23,7 @@ from ...bases.locate import locate_base
 from ...config import MemorySection, RunConfig
 from ...data.cache.build_cache import cache_folder
 from ...data.cache.cache_file import Entry
-from ...data.cache.cached_dataset import CachedItem
+from ...data.cache.cached_item import CachedItem
 from ...device import DTYPES, resolve_precision
 from ...errors import RunError
 from ...families.filled import control_shape

@@ -13,7 +13,7 @@ from trainer_core.data.base_requirements import (
     require_steering,
 )
 from trainer_core.data.cache.cache_file import make_entry
-from trainer_core.data.cache.cached_dataset import CachedItem
+from trainer_core.data.cache.cached_item import CachedItem
 from trainer_core.data.captions.notes import caption_notes
 from trainer_core.data.sources.scan_dataset import scan_all
 from trainer_core.types import Bucket, ClipPart, Sample, StartFrames

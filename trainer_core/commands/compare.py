@@ -53,15 +53,15 @@ def compare(arguments: Arguments) -> int:
     from ..inference.comparison import save_comparison
 
     clear_leftovers(output, *cache_folders(cache_folder(config)), as_json=arguments.json)
-    progress = _progress if arguments.json else None
+
+    def progress(done: int, total: int) -> None:
+        if arguments.json:
+            show_json({"event": "compared", "done": done, "total": total})
+
     with borrowed_threads(config.memory, embedded=config.base.path == "embedded"):
         comparison = generate(config, columns, notify=progress)
     _report(comparison, save_comparison(comparison, output.absolute()), as_json=arguments.json)
     return 0
-
-
-def _progress(done: int, total: int) -> None:
-    show_json({"event": "compared", "done": done, "total": total})
 
 
 def _report(comparison: Comparison, files: tuple[Path, Path], *, as_json: bool) -> None:

@@ -6,7 +6,7 @@ import dataclasses
 import difflib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from ..config import PreviewSection, RunConfig
 from ..config.presets.prompts import preview_prompts
@@ -23,7 +23,7 @@ from .missing_inputs import require_inputs
 from .run_observers import watching
 
 if TYPE_CHECKING:
-    from ..demo.run import DemoSummary
+    from ..demo.run import DemoSummary, Task
 
 
 def train(arguments: Arguments) -> int:
@@ -284,7 +284,7 @@ def demo(arguments: Arguments) -> int:
 
     output = Path(options.get("output") or "demo_output").absolute()
     with watching(as_json=arguments.json) as observer:
-        summary = run_demo(chosen["kind"], chosen["task"], output, observer)
+        summary = run_demo(chosen["kind"], cast("Task", chosen["task"]), output, observer)
     if arguments.json:
         show_json(dataclasses.asdict(summary))
     else:

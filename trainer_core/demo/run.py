@@ -16,7 +16,7 @@ from PIL import Image, ImageDraw
 from ..config import RunConfig
 from ..data.image import from_pixels
 from ..device import borrowed_threads
-from ..errors import ConfigError, RunError
+from ..errors import RunError
 from ..families.registry import embedded_family
 from ..families.run_files import template_config
 from ..filesystem.storage import atomic_write, write_json
@@ -39,7 +39,6 @@ from .vocabulary import CONCEPT_COLORS, CONCEPT_SHAPE, IMAGE_SIZE, OWN_SHAPE
 Task = Literal["generate", "edit", "own"]
 RANKS_AND_RATES = {"lora": (16, 3e-3), "loha": (16, 3e-3)}
 """Rank and learning rate of the kinds that the tiny preset is not made for."""
-TASKS: tuple[Task, ...] = ("generate", "edit", "own")
 
 
 def dataset_folder(task: Task) -> Path:
@@ -113,7 +112,7 @@ class DemoSummary:
     pictures: tuple[str, ...]
 
 
-def run_demo(kind: str, task: str, output: Path, observer: Observer | None = None) -> DemoSummary:
+def run_demo(kind: str, task: Task, output: Path, observer: Observer | None = None) -> DemoSummary:
     """Train the demonstration's adapter and measure it.
 
     Args:
@@ -124,10 +123,9 @@ def run_demo(kind: str, task: str, output: Path, observer: Observer | None = Non
         The summary, which is also written to ``summary.json``.
 
     Raises:
-        ConfigError: When kind or task is unknown.
         RunError: When training was cancelled, or the adapter at strength 0 changes an image.
     """
-    config = demo_config(kind, _known_task(task), output)
+    config = demo_config(kind, task, output)
     started = time.perf_counter()
     result = train(config, observer)
     seconds = time.perf_counter() - started
@@ -211,24 +209,16 @@ class _Exam:
         )
 
     def _requests(self, questions: Sequence[Question]) -> list[SampleRequest]:
-        return [self._request(q, _SEED + index) for index, q in enumerate(questions)]
+        return [
+            self._pipeline.request(
+                each.text, _SEED + index, () if each.control is None else (each.control,)
+            )
+            for index, each in enumerate(questions)
+        ]
 
     def _sample(self, requests: Sequence[SampleRequest]) -> list[np.ndarray]:
         pixels = self._pipeline.sample(requests, sample_settings(self._config))
         return [np.asarray(from_pixels(image)) for image in pixels]
-
-    def _request(self, question: Question, seed: int) -> SampleRequest:
-        controls = () if question.control is None else (question.control,)
-        return self._pipeline.request(question.text, seed, controls)
-
-
-def _known_task(task: str) -> Task:
-    for known in TASKS:
-        if known == task:
-            return known
-    raise ConfigError(
-        f"task: {task}", " or ".join(TASKS), "Use one of these, such as task=own (make: TASK=own)."
-    )
 
 
 def _write_image(path: Path, rows: Sequence[Sequence[np.ndarray]]) -> None:

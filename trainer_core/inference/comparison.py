@@ -292,16 +292,13 @@ def comparison_text(comparison: Comparison) -> str:
         lines.append(f"How much each image is like {like.beside} (mean cosine, CLIP-I):")
         for index, column in enumerate(comparison.columns):
             values = "  ".join(f"{row[index]:5.3f}" for row in like.values)
-            lines.append(f"  {column.label:<{width}}  {values}{_likest(like, index)}")
+            best = f"  {_LIKEST}" if like.best == index else ""
+            lines.append(f"  {column.label:<{width}}  {values}{best}")
     lines += [
         f"Warning: {label} changes nothing: its images are the base's."
         for label in comparison.inert()
     ]
     return "\n".join(lines)
-
-
-def _likest(like: Likeness, index: int) -> str:
-    return f"  {_LIKEST}" if like.best == index else ""
 
 
 def save_comparison(comparison: Comparison, folder: Path) -> tuple[Path, Path]:

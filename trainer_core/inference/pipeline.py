@@ -352,7 +352,7 @@ def sample_candidates(
         make_source,
         machine,
         family,
-        tokens=_change_texts(family, candidates),
+        tokens=any(changes_texts(each.adapter, family) for each in candidates if each.adapter),
     )
     # What cannot be used is refused before anything is encoded or loaded.
     largest = _largest(place, candidates)
@@ -379,11 +379,6 @@ def sample_candidates(
             for index, prompt in enumerate(prompts):
                 size, seed = settings_of_prompt(preview, pipeline.sampler, index)
                 yield number, index, pipeline.sampler.sample([prompt.request(seed)], size, stop)[0]
-
-
-def _change_texts(family: Family, candidates: Sequence[Candidate]) -> bool:
-    """Whether an adapter changes a text encoder."""
-    return any(changes_texts(each.adapter, family) for each in candidates if each.adapter)
 
 
 def _largest(place: _Place, candidates: Sequence[Candidate]) -> AdapterState | None:

@@ -8,7 +8,7 @@ there were such parts.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -169,16 +169,11 @@ class _Side:
     plain: tuple[PlainTask, ...]
 
     @property
-    def latents(self) -> Entry:
-        return self.images[0].entry
-
-    @property
-    def layer_entries(self) -> tuple[Entry, ...]:
-        return tuple(each.entry for each in self.images[1 : 1 + self.layers])
-
-    @property
-    def control_entries(self) -> tuple[Entry, ...]:
-        return tuple(each.entry for each in self.images[1 + self.layers :])
+    def kept(self) -> Mirrored:
+        """Where its parts are kept, but for texts."""
+        image, *others = (each.entry for each in self.images)
+        mask = self.plain[0].entry if self.plain else None
+        return Mirrored(image, tuple(others[: self.layers]), tuple(others[self.layers :]), mask)
 
     @property
     def controls(self) -> tuple[SizedImage, ...]:
@@ -193,13 +188,6 @@ class _Side:
     def below(self) -> tuple[str | int, ...]:
         """What the layers are made from."""
         return tuple(part for each in self.parts[1 : 1 + self.layers] for part in each)
-
-    @property
-    def mask(self) -> Entry | None:
-        return self.plain[0].entry if self.plain else None
-
-    def mirrored(self, texts: tuple[Entry, ...]) -> Mirrored:
-        return Mirrored(self.latents, self.layer_entries, self.control_entries, self.mask, texts)
 
 
 @dataclass(frozen=True)
@@ -259,14 +247,15 @@ class EntryKeys:
             sees = self.shown and other.controls
             more = self._texts(other, captions, _caption_of(sample)) if sees else ()
             classed += self._texts(other, ordinary, _caption_of(sample)) if sees else ()
-            flipped = other.mirrored(tuple(each.entry for each in more))
+            flipped = replace(other.kept, texts=tuple(each.entry for each in more))
             images, plain, texts = images + other.images, plain + other.plain, texts + more
+        kept = side.kept
         item = CachedItem(
             name=sample.name,
             bucket=planned.bucket,
             control_buckets=planned.control_buckets,
-            latents=side.latents,
-            controls=side.control_entries,
+            latents=kept.latents,
+            controls=kept.controls,
             text=entries[0],
             empty_text=entries[-1],
             regularization=sample.regularization,
@@ -274,10 +263,10 @@ class EntryKeys:
                 *self._described(side, (*captions[:-1], *ordinary), flipped is not None),
                 *(("sound",) if sound else ()),
             ),
-            layers=side.layer_entries,
+            layers=kept.layers,
             more_texts=tuple(entries[1:-1]),
             bare_texts=tuple(task.entry for task in bare),
-            mask=side.mask,
+            mask=kept.mask,
             flipped=flipped,
             validation=sample.validation,
             folder=sample.folder,
@@ -295,8 +284,7 @@ class EntryKeys:
         yield from captions
         yield from side.seen
         yield from side.below
-        if side.mask is not None:
-            yield side.mask.key
+        yield from (each.entry.key for each in side.plain)
         if flipped:
             yield "mirrored"
 

@@ -63,7 +63,7 @@ def inspect(
         masks = list(pool.map(lambda image: _mask_of(image, dataset), measured))
     images = tuple(_focused(*each, dataset) for each in zip(measured, masks, strict=True))
     found = [
-        *_broken(still, looks),
+        *_finding("broken", [(still[at].name, why) for at, why in sorted(looks.broken.items())]),
         *_same(still, looks),
         *_alike(still, looks),
         *_flat(still, looks),
@@ -97,12 +97,6 @@ def _finding(
         names, details = zip(*pairs, strict=True)
         shown = details if any(details) else ()
         yield Finding(kind, KINDS[kind].severity, names, shown, tuple(map(tuple, groups)))
-
-
-def _broken(images: Sequence[ReportedImage], looks: Seen) -> Iterator[Finding]:
-    yield from _finding(
-        "broken", [(images[at].name, why) for at, why in sorted(looks.broken.items())]
-    )
 
 
 def _same(images: Sequence[ReportedImage], looks: Seen) -> Iterator[Finding]:

@@ -83,7 +83,7 @@ def see(
             contents[place] = digest
             look = known.get(digest) or fresh.get(digest)
             if look is None:
-                look = _look(data)
+                look = look_of(small_image(data, _SMALL, "L"))
                 fresh[digest] = look
             looks[place] = np.frombuffer(look, dtype=np.uint8)
         except _BROKEN as error:
@@ -115,10 +115,6 @@ def file_bytes(path: Path) -> bytes:
     if len(data) > _LARGEST:
         raise ValueError("the file has more than a gigabyte")
     return data
-
-
-def _look(data: bytes) -> bytes:
-    return look_of(small_image(data, _SMALL, "L"))
 
 
 def look_of(image: Image.Image) -> bytes:

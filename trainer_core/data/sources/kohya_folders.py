@@ -47,7 +47,7 @@ def repeated_folders(
     Raises:
         DatasetError: When a number is not 1 to 10000.
     """
-    captioned = {_folder(key) for key in (*listing.captions, *listing.other_captions)}
+    captioned = {key.partition("/")[0] for key in (*listing.captions, *listing.other_captions)}
     kept: list[ListedFile] = []
     found: dict[str, RepeatedFolder] = {}
     for file in images:
@@ -85,10 +85,6 @@ def tell_unused_numbers(images: Iterable[ListedFile], problems: Problems) -> Non
             "lie elsewhere or it is large (dataset.layout: kohya reads it): {names}",
             folder,
         )
-
-
-def _folder(key: str) -> str:
-    return key.partition("/")[0]
 
 
 def _repeats(digits: str, folder: str) -> int:

@@ -59,7 +59,7 @@ class ListedFile(NamedTuple):
     @property
     def shown(self) -> str:
         """The name for a message; bytes that are no UTF-8 become question marks."""
-        return _shown(self.name)
+        return shown_text(self.name)
 
 
 @dataclass(slots=True)
@@ -159,7 +159,7 @@ def dataset_root(path: str) -> Path:
 
 def shown_name(path: Path, folder: Path) -> str:
     """Path within a folder with forward slashes; bytes that are no UTF-8 become question marks."""
-    return _shown(path.relative_to(folder).as_posix())
+    return shown_text(path.relative_to(folder).as_posix())
 
 
 def caption_beside(image: Path, extension: str) -> Path | None:
@@ -277,7 +277,7 @@ def _is_read(
     name = folder.prefix[:-1].rpartition("/")[2].lower()
     reason = _FOREIGN_FOLDERS.get(name) or ("" if subfolders else "dataset.subfolders")
     if reason and folder.real not in elsewhere:
-        listing.passed_over[_shown(folder.prefix)] = reason
+        listing.passed_over[shown_text(folder.prefix)] = reason
     return not reason and folder.real not in elsewhere
 
 
@@ -343,7 +343,8 @@ def _require_frames_within(path: Path, within: AllowedFolders | None) -> None:
                 _require_within(Path(each.path), within)
 
 
-def _shown(name: str) -> str:
+def shown_text(name: str) -> str:
+    """A name for a message; bytes that are no UTF-8 become question marks."""
     if name.isascii():
         return name
     return name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")

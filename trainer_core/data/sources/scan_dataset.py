@@ -22,6 +22,7 @@ from ...types import FrameGrid, Sample
 from ..file_memory import FileMemory
 from ..paused_gc import paused_gc
 from .clip_files import image_name
+from .list_files import shown_text
 from .problems import SHOWN, Scan
 from .scan_folder import scan
 
@@ -192,7 +193,7 @@ def _prefixes(folders: Sequence[DatasetFolder], found: Sequence[Scan]) -> list[s
     for number, folder in enumerate(folders[1:], 1):
         own = REGULARIZATION
         if folder.place != "dataset.regularization.path":
-            own = _shown(Path(folder.settings.path).expanduser().name) or "folder"
+            own = shown_text(Path(folder.settings.path).expanduser().name) or "folder"
         prefix, again = f"{own}/", 2
         while prefix in prefixes or any(
             prefix + sample.name in taken for sample in found[number].samples
@@ -201,10 +202,6 @@ def _prefixes(folders: Sequence[DatasetFolder], found: Sequence[Scan]) -> list[s
         prefixes.append(prefix)
         taken.update(prefix + sample.name for sample in found[number].samples)
     return prefixes
-
-
-def _shown(name: str) -> str:
-    return name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 def _marked(sample: Sample, role: str, number: int, prefix: str) -> Sample:

@@ -30,9 +30,6 @@ def resolve_device(setting: str, path: str = "memory.device") -> torch.device:
         setting: ``auto`` or a torch device name.
         path: Where it was set, for the error.
 
-    Returns:
-        The device.
-
     Raises:
         ConfigError: When the name is unknown or the machine has no such device.
     """
@@ -146,11 +143,7 @@ def seed_generators(seed: int, device: torch.device) -> None:
 
 
 def send(tensor: Tensor, device: torch.device) -> Tensor:
-    """Copy a tensor to a device, without waiting for what the device still computes.
-
-    Args:
-        tensor: On any device.
-    """
+    """Copy a tensor to a device, without waiting for what the device still computes."""
     if device.type != "cuda" or tensor.device.type != "cpu":
         return tensor.to(device)
     # From pageable memory CUDA copies only when all that was queued before is done.
@@ -219,13 +212,10 @@ _FULL = (
 
 
 def spare_at_peak(device: torch.device, free: Callable[[], int]) -> tuple[int, int] | None:
-    """Bytes that stay free at the peak of what ran since `begin_peak`, and the device's size.
+    """Bytes free at the peak of what ran since `begin_peak`, and the device's size; None if untold.
 
     Args:
         free: Asks for the device's free bytes.
-
-    Returns:
-        None where the device does not tell.
     """
     if device.type != "cuda":
         return None

@@ -137,7 +137,7 @@ class Sample:
         regularization: Whether it is an ordinary image of the second folder.
         layers: The layers that it is made of, from the lowest to the topmost; the image is then its
             own control image. Empty for an image that is trained as it is.
-        more_captions: Further texts, made by the caption rules (`data.captions.length`).
+        more_captions: Further texts, made by the caption rules (`data.captions.rules`).
         mask: The file that says what of it counts in the loss; ``image`` itself where that is its
             transparency, None where all counts alike.
         validation: Whether it is held out: never trained on.

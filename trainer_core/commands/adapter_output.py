@@ -79,7 +79,6 @@ class OutputForm:
     """How a command writes an adapter.
 
     Attributes:
-        dtype: ``fp32``, ``bf16`` or ``fp16``.
         overwrite: Whether a file that is there is replaced.
     """
 
@@ -112,11 +111,7 @@ class OutputForm:
     def write(
         self, target: Path, state: AdapterState, family: Family, source: Mapping[str, str] | None
     ) -> float:
-        """Write the adapter with a header that tells of its source (`derived_header`).
-
-        Returns:
-            The largest relative error that the number format makes in a tensor.
-        """
+        """Write it with a derived header; gives the largest relative error of the format."""
         from ..adapter_files.write.adapter_file import write_adapter
 
         header = derived_header(state, family, source)

@@ -118,7 +118,6 @@ def parse_arguments(words: Sequence[str], verbs: Mapping[str, Verb]) -> tuple[st
     """Sort the words of a command.
 
     Args:
-        words: The verb and what stands behind it.
         verbs: The verbs there are, with the flags that each knows besides ``--json``, ``--help``.
 
     Returns:

@@ -67,12 +67,7 @@ def convert(arguments: Arguments) -> int:
 
 @dataclass(frozen=True)
 class _Work:
-    """What is done with each file.
-
-    Attributes:
-        family: The family as the command names it.
-        base: The base as the command names it.
-    """
+    """What is done with each file."""
 
     layout: str
     family: str | None

@@ -173,9 +173,6 @@ def _write(report: DatasetReport, options: Mapping[str, str]) -> dict[str, str]:
 def dataset_report(config: RunConfig) -> tuple[dict[str, Any], DatasetError | None] | None:
     """Describe the dataset that a run file names, in short.
 
-    Args:
-        config: The run file; its family decides sizes.
-
     Returns:
         The report, and why `train` would refuse the dataset, or None. No report of a slider, which
         has no files to look at.

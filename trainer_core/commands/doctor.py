@@ -83,12 +83,7 @@ def _verdict(problems: Sequence[str], *, run: bool) -> str:
 
 
 def run_report(config: RunConfig) -> tuple[dict[str, Any], list[str]]:
-    """Say what a run would do.
-
-    Returns:
-        Dataset, base, adapter and memory, as far as each can be found out; and what would stop
-        the run, in words.
-    """
+    """What a run would do, as far as that can be found out, and in words what would stop it."""
     from ..families.trainable_text import with_text
     from ..training.memory.velocity_error import velocity_report
     from ..training.prepare.attach import attach_empty

@@ -145,15 +145,11 @@ def prove_file(path: Path, family: str | None = None, base: str | None = None) -
     """See what ComfyUI makes of an adapter file.
 
     Args:
-        path: A safetensors file, or a folder with one.
         family: The architecture; None takes the base's, or else what the file says or its names
             fit.
         base: A Diffusers folder, a single file or ``embedded``, of which headers are read, and the
             weights of some layers (`base_warnings`); None takes the family's published sizes, or
             the embedded base's where the file fits it.
-
-    Returns:
-        What was found.
 
     Raises:
         AdapterFileError: When it is no safetensors file, or its family cannot be told.

@@ -17,12 +17,6 @@ if TYPE_CHECKING:
 def locate_local_base(settings: BaseSection, family: Family, has_controls: bool) -> BaseLocation:
     """Find a base as `locate_base` does, without the network.
 
-    Args:
-        family: The architecture that it has to be of.
-
-    Returns:
-        The checked base.
-
     Raises:
         InputError: When the base is missing, incomplete, of another architecture, or a hub id that
             was never downloaded.

@@ -133,9 +133,6 @@ def require_clips(images: Iterable[str], starts: StartFrames | None) -> None:
 
     Of such an image nothing would be left to predict.
 
-    Args:
-        images: Names of the samples that are no clips.
-
     Raises:
         DatasetError: Naming the first of them.
     """

@@ -70,7 +70,6 @@ class Twin:
     """A sample that is trained, once more, to hold the base at its noisy latents.
 
     Attributes:
-        index: The sample.
         turn: How often it was trained before in the run.
         step: The step that trains it, the twin's own or one before it.
         position: Its place there. Turn or place name its noise and noise level. A second twin of
@@ -94,7 +93,6 @@ class Group:
     """Samples that may share a pass.
 
     Attributes:
-        indices: Which ones, in order.
         batch_size: The most of them in a pass.
         own: How many of them a full step trains; the rest of it preserves the base.
         preserved: How many points of a full step preserve it.

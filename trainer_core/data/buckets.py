@@ -65,7 +65,6 @@ def plan_buckets(
     """Choose the sizes of every sample and its control images.
 
     Args:
-        settings: The run file's section; each folder may say otherwise.
         size_multiple: Both sides of what the family can train are multiples of this many pixels.
         control_size: Width, height and area wanted to the width and height of a control image;
             used when ``dataset.control_area`` is set.
@@ -167,7 +166,6 @@ def _cut(size: _Size, shape: str | None) -> _Size:
     and the image's own each time.
 
     Args:
-        size: Width and height of the image.
         shape: As in ``dataset.more_shapes``.
     """
     if shape is None:
@@ -186,7 +184,6 @@ def _longest_side(size: _Size, settings: DatasetSection, step: int, *, own: bool
     cuts right and bottom after Pillow's BICUBIC, where here it is both sides, and LANCZOS.
 
     Args:
-        settings: Resolution, and whether images may be enlarged.
         own: Whether an image that is too small keeps its own size.
 
     Returns:

@@ -66,14 +66,11 @@ class Views:
         )
 
     def ordinary(self, item: CachedItem, step: int, turn: int, *, blank: bool) -> View:
-        """The view at which a base is held to what it does without what is learned.
+        """The view at which a base is held to what it does alone: as `of_sample`, another text.
 
         Args:
             turn: How often it was trained before in the run.
             blank: Whether its text is the empty one, or that with the class word.
-
-        Returns:
-            That of `of_sample` with another text.
         """
         return View(
             caption=None if blank else self._text(item, turn),

@@ -41,8 +41,6 @@ def kept_box(
     """What `fit_to_bucket` keeps of an image: the largest part of the bucket's shape.
 
     Args:
-        size: The image's width and height in pixels.
-        bucket: The size that it is trained at.
         crop: As ``dataset.crop``: ``center`` and ``top`` cut off evenly to the left and right,
             ``mask`` comes as near as the image allows to having ``focus`` in the middle,
             ``stretch`` keeps all.

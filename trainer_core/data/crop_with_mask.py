@@ -31,8 +31,6 @@ class MaskSource:
 
     Attributes:
         path: Its file; the image itself where that is its transparency.
-        content: Hash of the file.
-        size: Upright width and height of the image in pixels.
         transparency: Whether the mask is how opaque ``path`` is.
         clip: Which frames of it are read, where it is a clip.
     """
@@ -110,7 +108,6 @@ class Framing:
         """The mask as it is trained: `[h, w]` in [0, 1], or `[f, h, w]` where it is a clip.
 
         Args:
-            bucket: The size that the image is trained at.
             patch: Latents along a side of an image token.
             clips: How many frames each frame of the latents stands for.
 

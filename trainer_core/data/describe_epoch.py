@@ -20,14 +20,7 @@ def planned_batches(
     micro_batches: int,
     preserved_share: float = 0.0,
 ) -> BatchPlan | None:
-    """The order of samples that are not encoded yet, which is why text lengths are unknown.
-
-    Args:
-        preserved_share: ``dataset.preservation.share``.
-
-    Returns:
-        None where no sample is trained.
-    """
+    """The order of samples not yet encoded (text lengths are unknown); None without any."""
     repeats, _ = repeats_and_weights((each.sample for each in samples), dataset)
     if not any(repeats):
         return None
@@ -47,9 +40,6 @@ def planned_batches(
 
 def describe_plan(plan: BatchPlan) -> list[str]:
     """What an epoch is made of.
-
-    Args:
-        plan: The order of the samples.
 
     Returns:
         A line for all, then one for each size, the one of most samples first; of more than twelve

@@ -42,8 +42,6 @@ class ImageInfo:
     """What an image file's header says.
 
     Attributes:
-        width: Upright width in pixels.
-        height: Upright height in pixels.
         animated: Whether it has several frames that are shown one after the other.
         alpha: Whether its pixels say how transparent they are.
     """
@@ -96,7 +94,7 @@ def turned_note(path: Path, beside: tuple[int, int]) -> str:
 
 
 def open_image(path: Path, animated: str = "error", channels: int = 3) -> Image.Image:
-    """Decode an image.
+    """Decode an image: upright, of mode RGB or RGBA, without metadata.
 
     With three channels transparent parts are laid on white; 16-bit greys are scaled to eight bits;
     colours of an embedded profile are converted to sRGB, where Pillow was built with LittleCMS.
@@ -105,9 +103,6 @@ def open_image(path: Path, animated: str = "error", channels: int = 3) -> Image.
         animated: With ``first_frame`` the first frame of an animated image is taken; with any
             other value such an image is an error.
         channels: 3, or 4 for transparency as well; what has none is opaque.
-
-    Returns:
-        An upright image of mode RGB or RGBA that carries no metadata.
 
     Raises:
         DatasetError: When the file is cut short, empty, not an image, implausibly large, or

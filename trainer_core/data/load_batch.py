@@ -31,7 +31,6 @@ def load_batch(
     """Read one pass, or one process's share of it.
 
     Args:
-        plan: Their order.
         step: Optimizer step, from 1.
         micro: Pass within the step, from 0.
         caption_dropout: Probability of an empty caption, 0 to 1.

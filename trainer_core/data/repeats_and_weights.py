@@ -49,7 +49,6 @@ def repeats_and_weights(
     """Tell how often each sample appears in an epoch, and the factor on its loss.
 
     Args:
-        items: The samples, in order.
         dataset: The run file's section, whose folders the samples count.
 
     Returns:

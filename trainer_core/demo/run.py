@@ -53,9 +53,6 @@ def demo_config(kind: str, task: Task, output: Path) -> RunConfig:
         kind: ``lora``, ``loha`` or ``lokr``.
         task: ``generate`` teaches a shape and ``edit`` an edit, with ordinary images beside
             them; ``own`` teaches a shape from twelve images alone.
-
-    Returns:
-        The run file.
     """
     template = template_config(embedded_family().name, "tiny_edit" if task == "edit" else "tiny")
     values = template.model_dump(mode="json")
@@ -99,7 +96,6 @@ class DemoSummary:
         base_captions_accuracy: Share of questions on what the base could do before, with the
             adapter.
         train_seconds: Time of the whole run: loading, encoding, steps, previews, export.
-        adapter: The adapter file.
     """
 
     kind: str
@@ -113,14 +109,11 @@ class DemoSummary:
 
 
 def run_demo(kind: str, task: Task, output: Path, observer: Observer | None = None) -> DemoSummary:
-    """Train the demonstration's adapter and measure it.
+    """Train the demonstration's adapter and measure it; ``summary.json`` holds what is given.
 
     Args:
         kind: ``lora``, ``loha`` or ``lokr``.
         task: ``generate``, ``edit`` or ``own``.
-
-    Returns:
-        The summary, which is also written to ``summary.json``.
 
     Raises:
         RunError: When training was cancelled, or the adapter at strength 0 changes an image.

@@ -107,7 +107,6 @@ def claim(path: Path, target: Path) -> None:
 
     Args:
         path: The file; it may keep its first name too.
-        target: The new name, on the same disk.
 
     Raises:
         FileExistsError: When something has the name, even since a moment ago.

@@ -92,7 +92,6 @@ class Maps(Row):
     """One of our settings says the same.
 
     Attributes:
-        setting: Its YAML path.
         read: Turns the value into ours; None for a length in epochs.
         near: How ours differs; empty for an exact counterpart.
         exact: Values, as ours, with which there is no difference all the same.
@@ -129,7 +128,6 @@ class NoCounterpart(Row):
     """We have nothing for it.
 
     Attributes:
-        why: The reason, as a sentence.
         harmless: Values with which it asks for nothing; none: what `is_nothing` says.
     """
 
@@ -255,7 +253,6 @@ class Note:
         outcome: ``exact``, ``near``, ``default`` (absent there, and its default is not ours),
             ``lacking`` (we have nothing), ``off`` (we have nothing, and it asks for nothing) or
             ``unknown``.
-        setting: Our setting, or nothing.
         why: What differs, or why there is none.
     """
 

@@ -131,7 +131,7 @@ def test_remembered_hashes_are_used_and_never_trusted_over_a_changed_file(world)
 
 
 def table(world) -> RecordTable:
-    return RecordTable(world.cache / "index", "images", file_memory._FIELDS, 1)
+    return RecordTable(world.cache / "index", "images", [*file_memory._KEY, *file_memory._OF_IMAGES], 1)
 
 
 def remembered(world):

@@ -49,7 +49,7 @@ def build_cache(
     preserved_prompts: Sequence[str] = (),
     options: CacheSection | None = None,
 ) -> CachedDataset:
-    """Encode what is missing and describe the whole.
+    """Encode what is missing; gives the whole in the order of the plan.
 
     Every file is written as soon as it is encoded: an interrupted build goes on where it stopped.
 
@@ -62,9 +62,6 @@ def build_cache(
             and with the control images and as many layers as samples of that size.
         options: Number format, batch size, and whether to read every cached file instead of
             believing headers; unset: what the settings are by default.
-
-    Returns:
-        The encoded dataset, in the order of the plan.
 
     Raises:
         DatasetError: When an image cannot be read or does not encode to finite numbers, or when

@@ -64,14 +64,11 @@ class Entry:
 
 
 def make_entry(folder: Path, kind: str, *parts: str | int) -> Entry:
-    """Name the file for some content.
+    """Name the file for some content; it may not exist yet.
 
     Args:
         kind: ``latents`` or ``text``; a folder of its own.
         parts: Everything that the content depends on, in a fixed order.
-
-    Returns:
-        The entry; the file may not exist yet.
     """
     key = source_hash(CACHE_VERSION, kind, *parts)
     return Entry(folder, kind, key)

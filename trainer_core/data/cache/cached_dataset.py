@@ -36,7 +36,6 @@ class CachedDataset:
         encoded: Number of files that were encoded to make it.
         reused: Number of files that were there already.
         problems: What was left out while encoding, in words.
-        memory_bytes: How much may be kept in memory.
 
     Attributes:
         damaged: Files that were damaged and were encoded again, in words.
@@ -179,9 +178,6 @@ class CachedDataset:
     def load(self, index: int, view: View = AS_IT_IS) -> CachedSample:
         """Read what a view of one sample needs, and no more.
 
-        Args:
-            index: 0 to `len` - 1.
-
         Returns:
             Its tensors in float32 on the CPU. They are shared with later calls: not to be changed
             in place.
@@ -220,11 +216,7 @@ class CachedDataset:
 
 
 class EntryMemory:
-    """Entries that were read last, up to a number of bytes.
-
-    Args:
-        limit: Bytes that may be kept.
-    """
+    """Entries that were read last, up to a number of bytes."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit

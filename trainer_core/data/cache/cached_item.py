@@ -38,17 +38,14 @@ class CachedItem:
     """Where the parts of one sample are kept; what is not described is as in `Sample`.
 
     Attributes:
-        bucket: Size in pixels.
         latents: Entry of the image; of a concept slider, whose images the base has yet to make,
             that of the prompt.
-        empty_text: Entry of the empty caption.
         source: Hash of image, size and caption alone, which is the same in every precision of
             the encoders; empty where it is not known.
         layers: Entries of the layers that it is made of, from the lowest to the topmost.
         bare_texts: Entries of all captions and of the empty one, in this order, as the text encoder
             reads them without the control images; empty where control images are never left out,
             or the text encoder does not see them.
-        mask: Entry of its mask, None where it has none.
         flipped: The same of the mirrored image; None where it is never mirrored.
         class_texts: Entries of all captions with the class word in the place of the trigger word:
             as they are; behind them, where there are `bare_texts`, without the control images; and

@@ -37,13 +37,10 @@ class ClipEncoders(Encoders, Protocol):
     """Encoders of a base of videos."""
 
     def encode_clip(self, frames: Tensor) -> Tensor:
-        """Encode a clip.
+        """Encode a clip: normalised latents `[C, f, h, w]`.
 
         Args:
             frames: `[T, 3, H, W]`, uint8, a number of frames that the base trains.
-
-        Returns:
-            Normalised latents `[C, f, h, w]`.
         """
         ...
 
@@ -102,9 +99,6 @@ def encode_texts(
     Args:
         encoders: Those that can have a method ``encode_texts(captions, controls)`` that gives what
             `Encoders.encode_text` gives of each.
-
-    Returns:
-        One for each caption, in order.
     """
     together = getattr(encoders, "encode_texts", None)
     if together is not None and len(captions) > 1:

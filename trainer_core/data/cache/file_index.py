@@ -65,15 +65,12 @@ class CacheIndex:
         self._table = RecordTable(folder / INDEX_FOLDER, _NAME, _FIELDS, _VERSION)
 
     def look_up(self, kinds: Sequence[str], kind_of: Keys, keys: Keys, *, verify: bool) -> Found:
-        """Say which files are there and whole.
+        """Say which files are there and whole; opens those that the index does not know.
 
         Args:
             kind_of: `[N]`, in which of them each file is.
             keys: `[N, 32]`, different ones.
             verify: Whether to read every file and compare its checksum.
-
-        Returns:
-            What is known of each, after files were opened that the index does not know.
         """
         whole, tokens = np.zeros(len(keys), bool), np.zeros(len(keys), np.int32)
         known = self._table.read()

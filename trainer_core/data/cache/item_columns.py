@@ -29,7 +29,6 @@ class Form:
         counts: How many entries it has: layers, control images, masks (0 or 1), further texts, bare
             texts; mirrored: images (0 or 1), layers, control images, masks, texts; texts with the
             class word; and sounds (0 or 1).
-        sourced: Whether the source is known.
     """
 
     bucket: Bucket

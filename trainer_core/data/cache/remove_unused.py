@@ -50,10 +50,8 @@ class Collected:
 
     Attributes:
         removed: How many files.
-        freed: Their bytes.
         kept: Bytes of the files that stay.
         needed: Bytes of those that stay because something needs them.
-        limit: Bytes that were allowed.
         dry: Whether nothing was really removed.
     """
 
@@ -131,16 +129,12 @@ def _await_collector(lock: Path) -> None:
 def collect(
     folder: Path, limit: int, needed: NDArray[np.uint8], *, dry: bool = False
 ) -> Collected | None:
-    """Remove what was unused for longest until a cache fits.
+    """Remove what was unused for longest until a cache fits; None when another process does now.
 
     Args:
-        limit: Bytes that its files may take.
         needed: `[N, 32]`: keys that stay in any case, beside those that a manifest in the folder
             names and those that another process at work needs.
         dry: Whether to say only what would be removed.
-
-    Returns:
-        What was done; None when another process collects at this moment.
 
     Raises:
         StorageError: When a file cannot be removed.

@@ -38,7 +38,6 @@ def slider_size(resolution: int, multiple: int) -> Bucket:
     """The size of a slider's images: the largest square that a family can train.
 
     Args:
-        resolution: ``dataset.resolution``, in pixels.
         multiple: Both sides are multiples of this many pixels.
 
     Raises:
@@ -64,16 +63,13 @@ def build_slider(
     preserved_prompts: Sequence[str] = (),
     options: CacheSection | None = None,
 ) -> CachedDataset:
-    """Encode the prompts of a slider that are not encoded yet.
+    """Encode missing prompts of a slider; one sample for each image to make, by neutral prompt.
 
     Args:
         size: Of the images that the base is to make.
         open_encoders: Loads the encoders; called at most once, and only if a text is missing.
         notify: Called with texts done and texts missing; what it raises stops the work.
         preserved_prompts: What the base is held to beside.
-
-    Returns:
-        One sample for each image that is to be made, in the order of the neutral prompts.
 
     Raises:
         DatasetError: When a prompt does not encode to finite numbers.

@@ -42,13 +42,10 @@ def may_be_long(samples: Iterable[Sample], tokens: int) -> list[Sample]:
 
 
 def long_caption_notes(tokens: dict[str, int], limit: int, setting: int | None) -> Sequence[str]:
-    """Say which captions are cut off.
+    """Say which captions are cut off, in one note or none.
 
     Args:
         setting: ``base.text_length`` as it is set, or None.
-
-    Returns:
-        One note, or none.
     """
     long = {name: count for name, count in tokens.items() if count > limit}
     if not long:

@@ -34,7 +34,7 @@ def caption_report(
     """Describe the texts.
 
     Args:
-        tokens: What `captions.caption_tokens` gave; None without a tokenizer.
+        tokens: What `captions.length.caption_tokens` gave; None without a tokenizer.
         limit: How many are read; None without a tokenizer.
     """
     lengths: list[int] = []

@@ -25,13 +25,10 @@ _FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP"}
 
 
 def sheet_pages(report: DatasetReport, most: int = MOST_IMAGES) -> list[Image.Image]:
-    """Pages of equal size.
+    """Pages of equal size, at least one: RGB, 1298 x 1036 pixels.
 
     Args:
         most: The most images on all of them; the last page says how many are left out.
-
-    Returns:
-        At least one page, RGB, 1298 x 1036 pixels.
     """
     shown = sorted(chosen(report, most), key=lambda image: image.bucket)
     small = thumbnails(shown, _CELL)

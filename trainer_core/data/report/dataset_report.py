@@ -13,6 +13,11 @@ from ...types import Bucket, ClipPart
 from ..crop import CENTER, Crop, cut_share, kept_box
 from .finding_kinds import KINDS, Severity
 
+_NOUNS = {"cut": "clip", "still": "clip", "other": "file"} | dict.fromkeys(
+    ("missing_image", "metadata", "left_out"), ""
+)
+"""What is counted where that is no image, or where the words of the kind name it themselves."""
+
 
 @dataclass(frozen=True, slots=True)
 class Finding:
@@ -41,17 +46,12 @@ class Finding:
     @property
     def title(self) -> str:
         """Number and what is wrong, as ``3 images have no caption``."""
-        kind = KINDS[self.kind]
+        said = KINDS[self.kind].said_of(self.count)
         if self.kind == "no_images":
-            return kind.one
-        what = "" if self.kind in {"missing_image", "metadata", "left_out"} else "image "
-        if self.kind in {"cut", "still"}:
-            what = "clip "
-        if self.kind == "other":
-            what = "file "
-        if self.count == 1:
-            return f"1 {what}{kind.one}"
-        return f"{grouped(self.count)} {what.strip() + 's ' if what else ''}{kind.many}"
+            return said
+        noun = _NOUNS.get(self.kind, "image")
+        noun += "s" if noun and self.count != 1 else ""
+        return " ".join(filter(None, (grouped(self.count), noun, said)))
 
     @property
     def remedy(self) -> str:
@@ -64,13 +64,10 @@ class Placement:
     """One size at which an image is trained.
 
     Attributes:
-        width: Of the bucket, in pixels.
-        height: Of the bucket, in pixels.
         crop: What is kept: left, top, right, bottom as shares of the image, 0 to 1.
         cut: Share of the image's area that is cut off, 0 to 1.
         scale: Pixels of the bucket for one of the image, across; above 1 it is enlarged.
         stretch: How much wider than high it becomes, as a factor; 1 keeps the proportions.
-        frames: Of a clip; 1 of an image.
     """
 
     width: int
@@ -120,8 +117,6 @@ class BesideImage:
 
     Attributes:
         path: Its file; the image's own where its transparency is the mask.
-        width: Upright width in pixels.
-        height: Upright height in pixels.
         inverted: Whether black is what counts.
     """
 
@@ -137,10 +132,7 @@ class ReportedImage:
 
     Attributes:
         folder: Which of the dataset's folders it lies in.
-        width: Upright width in pixels.
-        height: Upright height in pixels.
         tokens: Of its longest text; None where no tokenizer is at hand.
-        mask: Its mask, or None.
         repeats: How often it appears in an epoch, all factors in.
         flipped: Whether it is trained mirrored as well.
         moved: Whether a person has moved what is kept of it.
@@ -174,11 +166,8 @@ class ReportedBucket:
     """One size, and what trains at it.
 
     Attributes:
-        width: In pixels.
-        height: In pixels.
         samples: How many are trained at it; held-out ones do not count.
         vram_bytes: What a step at it is expected to take; None where it is not known.
-        frames: Of clips; 1 of images.
     """
 
     width: int
@@ -265,7 +254,6 @@ class Looked:
 
     Attributes:
         decoded: Of them, those that were not remembered.
-        seconds: On the clock.
     """
 
     images: int
@@ -278,10 +266,8 @@ class DatasetReport:
     """Everything about a dataset.
 
     Attributes:
-        title: Name of the dataset, for a heading.
         images: In the order of the scan.
         buckets: In order of size.
-        resolution: Training size in pixels.
         looked: What decoding took; None where the images were not looked at.
         vram_total: Bytes of the device; None where it is not known.
     """

@@ -44,7 +44,7 @@ def inspect(
     """Decode the images of a report and add what they tell.
 
     Args:
-        remembered: Folder that keeps what was seen (`looks.see`).
+        remembered: Folder that keeps what was seen (`image_fingerprints.see`).
         progress: Told how many of how many images are done.
 
     Returns:

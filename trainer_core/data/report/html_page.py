@@ -11,7 +11,7 @@ from ...printable import gibibytes, grouped
 from ...types import Bucket
 from .dataset_report import DatasetReport, Finding, Placement, ReportedImage
 from .html_document import document, escaped, tiles
-from .report_text import looked_sentence, steps_an_epoch, verdict
+from .report_text import COUNTED, looked_sentence, steps_an_epoch, verdict
 from .thumbnails import chosen, embedded, masked_thumbnail, thumbnails
 
 MOST_IMAGES = 400
@@ -33,13 +33,10 @@ def _size(bucket: Bucket) -> str:
 
 
 def report_page(report: DatasetReport, most: int = MOST_IMAGES) -> str:
-    """The page.
+    """The page: a whole HTML document.
 
     Args:
         most: The most images on it; it says how many it leaves out.
-
-    Returns:
-        A whole HTML document.
     """
     shown = chosen(report, most)
     anchors = {image.name: f"i{number}" for number, image in enumerate(shown)}
@@ -67,19 +64,9 @@ def _head(report: DatasetReport) -> Iterator[str]:
 def _tiles(report: DatasetReport) -> Iterator[str]:
     counts, schedule = report.counts, report.schedule
     facts = [(grouped(counts.get("train", 0)), "images to train")]
-    for name, word in (
-        ("regularization", "for regularization"),
-        ("validation", "held out"),
-        ("captioned", "with captions"),
-        ("paired", "with control images"),
-        ("masked", "with masks"),
-        ("layered", "with layers"),
-    ):
-        if counts.get(name):
-            facts.append((grouped(counts[name]), word))
-    facts.append(
-        (grouped(len(report.buckets)), "bucket" if len(report.buckets) == 1 else "buckets")
-    )
+    facts += [(grouped(counts[name]), COUNTED[name]) for name in COUNTED if counts.get(name)]
+    sizes = len(report.buckets)
+    facts.append((grouped(sizes), "bucket" if sizes == 1 else "buckets"))
     if schedule.steps_per_epoch:
         facts.append((steps_an_epoch(report), "steps an epoch"))
     if schedule.steps and schedule.steps_per_epoch:

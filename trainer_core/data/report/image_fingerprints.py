@@ -132,9 +132,6 @@ def small_image(data: bytes, side: int, mode: str = "RGB") -> Image.Image:
         side: The longer side of what is wanted, in pixels; a smaller image stays as it is.
         mode: ``RGB`` or ``L``.
 
-    Returns:
-        An image of at most that side.
-
     Raises:
         Exception: Whatever Pillow's decoders raise.
     """

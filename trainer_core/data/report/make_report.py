@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...config import DatasetFolder, DatasetSection, dataset_folders
+from ...config import DatasetSection, dataset_folders
 from ...config.folders import Role
 from ...errors import DatasetError
 from ...types import Bucket, PlannedSample, Sample
@@ -96,11 +96,7 @@ def in_order(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 
 
 def quick_findings(samples: Sequence[Sample], dataset: DatasetSection) -> list[Finding]:
-    """What is told before a training beside what scan and plan tell themselves.
-
-    Returns:
-        Findings of the stage ``quick``; some milliseconds for a thousand samples.
-    """
+    """Findings of the stage before a training that scan and plan do not tell; some milliseconds."""
     findings = [*_held_out_twice(samples), *caption_findings(samples, dataset)]
     own = [each for each in samples if not each.regularization and not each.validation]
     if 0 < len(own) < FEW:
@@ -114,13 +110,10 @@ def quick_findings(samples: Sequence[Sample], dataset: DatasetSection) -> list[F
 def warnings_before(
     samples: Sequence[Sample], dataset: DatasetSection, *, weighs: bool = False
 ) -> tuple[str, ...]:
-    """Look once more at what is about to be trained.
+    """Warnings on what is about to be trained, beside those that scan and plan tell themselves.
 
     Args:
         weighs: Whether the tokenizer reads round brackets as weights.
-
-    Returns:
-        Warnings in words, beside those that scan and plan tell themselves.
 
     Raises:
         DatasetError: When something in it stops a training.
@@ -163,15 +156,11 @@ def scan_findings(found: Scan, dataset: DatasetSection) -> Iterator[Finding]:
         groups.setdefault(fault.policy if fault.policy in KINDS else "other", []).append(fault)
     for kind, faults in groups.items():
         policy = getattr(dataset, kind, "error")
-        names = tuple(str(each.image) if each.image else "" for each in faults)
-        texts = tuple(each.text for each in faults)
         yield Finding(
             kind,
             "error" if policy == "error" else "warning",
-            tuple(
-                Path(name).name if name else text for name, text in zip(names, texts, strict=True)
-            ),
-            texts,
+            tuple(each.image.name if each.image else each.text for each in faults),
+            tuple(each.text for each in faults),
             cure=" ".join(filter(None, dict.fromkeys(each.cure for each in faults))),
         )
     known = Counter(f"left out: {fault.text}" for fault in found.faults)
@@ -216,19 +205,13 @@ def plan_findings(images: Sequence[ReportedImage], dataset: DatasetSection) -> I
     for kind, pairs in by_kind.items():
         names, details = zip(*pairs, strict=True)
         yield Finding(kind, KINDS[kind].severity, names, details)
-    yield from _odd(images, "control_numbers", {each.name: len(each.controls) for each in images})
-
-
-def _odd(
-    images: Sequence[ReportedImage], kind: str, numbers: Mapping[str, int]
-) -> Iterator[Finding]:
-    """The images whose number is not that of most."""
+    numbers = {each.name: len(each.controls) for each in images}
     counts = Counter(numbers.values())
     if len(counts) > 1:
         usual = counts.most_common(1)[0][0]
-        odd = [each.name for each in images if numbers[each.name] != usual]
+        odd = tuple(name for name, number in numbers.items() if number != usual)
         details = tuple(f"{numbers[name]}, and most have {usual}" for name in odd)
-        yield Finding(kind, KINDS[kind].severity, tuple(odd), details)
+        yield Finding("control_numbers", "warning", odd, details)
 
 
 def _batch_findings(
@@ -262,7 +245,7 @@ def reported_images(
     images: dict[tuple[int, str], ReportedImage] = {}
     for item in planned:
         sample = item.sample
-        settings = _settings(folders, sample, dataset)
+        settings = folders[sample.folder].settings if sample.folder < len(folders) else dataset
         size = sample.width, sample.height
         at = Placement.of(size, item.bucket, *moved(settings.crop, sample.focus))
         key = (sample.folder, sample.name)
@@ -296,14 +279,6 @@ def role_of(sample: Sample) -> Role:
     if sample.validation:
         return "validation"
     return "regularization" if sample.regularization else "train"
-
-
-def _settings(
-    folders: Sequence[DatasetFolder], sample: Sample, dataset: DatasetSection
-) -> DatasetSection:
-    if sample.folder < len(folders):
-        return folders[sample.folder].settings
-    return dataset
 
 
 def _schedule(

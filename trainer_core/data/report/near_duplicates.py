@@ -43,13 +43,10 @@ Looks = NDArray[np.uint8]
 
 
 def look_hashes(looks: Looks) -> Hashes:
-    """The hash of each look.
+    """The hash of each look, `[N]`.
 
     Args:
         looks: `[N, 72]`, greys row by row.
-
-    Returns:
-        `[N]`.
     """
     greys = looks.reshape(-1, DOWN, ACROSS).astype(np.int16)
     bits = (greys[:, :, 1:] - greys[:, :, :-1] > _NOISE).reshape(-1, _BITS)
@@ -76,14 +73,11 @@ def different_bits(one: Hashes, other: Hashes) -> NDArray[np.int64]:
 
 
 def near_pairs(hashes: Hashes, most: int = MOST_BITS) -> NDArray[np.int64]:
-    """All pairs of different hashes that differ in few bits.
+    """Pairs of different hashes that differ in few bits: sorted places `[P, 2]`, smaller first.
 
     Args:
         hashes: `[N]`, no two the same.
         most: Bits that may differ, 0 to 16.
-
-    Returns:
-        `[P, 2]`, places in ``hashes``, the smaller first, sorted.
     """
     found = [*_pairs(hashes, np.arange(len(hashes)), _SPREAD, most)]
     if not found:

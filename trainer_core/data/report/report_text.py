@@ -9,6 +9,16 @@ from .dataset_report import DatasetReport, Finding
 
 _NAMED = 4
 _FREQUENT = 12
+COUNTED = {
+    "regularization": "for regularization",
+    "validation": "held out",
+    "captioned": "with captions",
+    "paired": "with control images",
+    "masked": "with masks",
+    "layered": "with layers",
+}
+"""Words for the numbers of `DatasetReport.counts` that are told where they are not 0."""
+
 _MARK = {"error": "ERROR", "warning": "warning", "note": "note"}
 
 
@@ -44,23 +54,14 @@ def finding_line(finding: Finding) -> str:
 
 def _lines(report: DatasetReport) -> Iterator[str]:
     counts = report.counts
-    parts = [f"{_many(counts.get('train', 0), 'image')} to train"]
-    for name, word in (("regularization", "for regularization"), ("validation", "held out")):
-        if counts.get(name):
-            parts.append(f"{grouped(counts[name])} {word}")
-    yield f"{single_line(report.title)}: {', '.join(parts)}"
-    beside = [
-        f"{grouped(counts[name])} {word}"
-        for name, word in (
-            ("captioned", "with captions"),
-            ("paired", "with control images"),
-            ("masked", "with masks"),
-            ("layered", "with layers"),
-        )
-        if counts.get(name)
-    ]
-    if beside:
-        yield f"  {', '.join(beside)}"
+    parts = {
+        name: f"{grouped(counts[name])} {COUNTED[name]}" for name in COUNTED if counts.get(name)
+    }
+    roles = [parts.pop(name) for name in ("regularization", "validation") if name in parts]
+    trained = f"{_many(counts.get('train', 0), 'image')} to train"
+    yield f"{single_line(report.title)}: {', '.join((trained, *roles))}"
+    if parts:
+        yield f"  {', '.join(parts.values())}"
     yield from _captions(report)
     yield from _buckets(report)
     yield ""

@@ -22,11 +22,7 @@ _QUALITY = 70
 
 
 def chosen(report: DatasetReport, most: int) -> tuple[ReportedImage, ...]:
-    """Which images are shown: first some of each finding, then evenly of each bucket.
-
-    Returns:
-        So many, in the order of the report.
-    """
+    """Which images are shown, in order: first some of each finding, then evenly of each bucket."""
     if len(report.images) <= most:
         return report.images
     place = {image.name: number for number, image in enumerate(report.images)}

@@ -83,16 +83,12 @@ def stated_caption(settings: DatasetSection, key: str) -> tuple[str, ...]:
 def caption_of(
     path: Path | str, extension: str, settings: DatasetSection, *, asked_for: bool = True
 ) -> tuple[str, ...]:
-    """Read a caption file.
+    """Read a caption file: its texts without outer blanks and without empty ones.
 
     Args:
-        extension: Its extension in lower case.
         settings: Of its folder, of which ``captions.length`` counts.
         asked_for: Whether the extension is the one that is set; a JSON file that was found instead
             and holds no caption is then none.
-
-    Returns:
-        The texts without blanks at their ends and without empty ones; none where it is empty.
 
     Raises:
         DatasetError: When it cannot be read, or is JSON without a caption.

@@ -35,13 +35,10 @@ class ClipFiles:
     _facts: dict[Path, ClipFacts] = field(default_factory=dict)
 
     def info(self, path: Path, image: Path, name: str) -> ImageInfo | None:
-        """What a header says of an image, or of a clip that is trained itself.
+        """What a header says of an image or a clip to train; None, told, where it is unusable.
 
         Args:
             image: The training image or clip that it belongs to.
-
-        Returns:
-            None where the file cannot be read or used, which is told.
         """
         try:
             facts = self._header(path, image, name)

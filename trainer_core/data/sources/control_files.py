@@ -59,16 +59,13 @@ Controls = dict[str, list[Control]]
 
 
 def control_in_folder(stem: str, targets: Collection[str]) -> ControlName | None:
-    """Find the target of an image in the folder of controls.
+    """Target and position of an image in the folder of controls; None when no training image fits.
 
     A target of exactly the same name wins over the numbered spellings, so that ``a_1.png`` is the
     control of a training image ``a_1``, and of ``a`` only where there is no ``a_1``.
 
     Args:
         stem: Path of the control within its folder, without extension.
-
-    Returns:
-        Target and position, or None when no training image fits.
     """
     if stem in targets:
         return ControlName(stem, None)
@@ -80,13 +77,10 @@ def control_in_folder(stem: str, targets: Collection[str]) -> ControlName | None
 
 
 def numbering_problem(numbers: Collection[int | None]) -> str | None:
-    """Say what is wrong with the positions of one target's controls.
+    """Say what is wrong with the positions of one target's controls; None when in order.
 
     Args:
         numbers: One per control; None counts as the place before the first number.
-
-    Returns:
-        Words for a message, or None when the positions are in order.
     """
     written = sorted(number for number in numbers if number is not None)
     if len(set(numbers)) < len(numbers):
@@ -102,11 +96,7 @@ def numbering_problem(numbers: Collection[int | None]) -> str | None:
 
 
 def ordered(controls: Iterable[Control]) -> tuple[list[Control], str | None]:
-    """Put the control images of one target in order.
-
-    Returns:
-        All of them, by folder and number, and what is wrong with the numbers of one folder.
-    """
+    """Control images of a target by folder and number, and what is wrong with the numbers."""
     found = sorted(controls, key=lambda control: control.place)
     folders = sorted({control.folder for control in found})
     each = ([c.name.number for c in found if c.folder == folder] for folder in folders)

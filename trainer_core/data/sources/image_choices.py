@@ -27,7 +27,6 @@ class ImageChoices:
     """The choices of a folder.
 
     Attributes:
-        left_out: Names of images that are not trained.
         focus: Name to the place, as shares of width and height, that is to be in the middle of
             what is kept.
     """

@@ -34,15 +34,12 @@ class RepeatedFolder:
 def repeated_folders(
     listing: Listing, images: Collection[ListedFile], problems: Problems
 ) -> tuple[list[ListedFile], dict[str, RepeatedFolder]]:
-    """Read the names of the folders.
+    """The images that lie in folders of repeats, and each folder's name to what it says.
 
     Args:
         images: Those of it that are no masks.
         problems: Told of images that lie elsewhere, of the repeats, and of captions that are a
             folder's name.
-
-    Returns:
-        The images that lie in such a folder, and each folder's name to what it says.
 
     Raises:
         DatasetError: When a number is not 1 to 10000.

@@ -44,14 +44,11 @@ class Layer:
 def layers_by_image(
     layers: Listing, images: Collection[str], report: Callable[[str], None]
 ) -> dict[str, list[Layer]]:
-    """Find out whose layers the files of the folder are.
+    """Stem of each image to its layers among the folder's files, from the lowest to the topmost.
 
     Args:
         images: Stems of the training images, with their folders.
         report: Told of each file that belongs to no image.
-
-    Returns:
-        Stem of an image to its layers, from the lowest to the topmost.
     """
     found: dict[str, list[Layer]] = {}
     for file in layers.images:
@@ -68,13 +65,10 @@ def layers_by_image(
 
 
 def layers_problem(name: str, layers: Sequence[Layer]) -> str | None:
-    """Say what is wrong with the places of an image's layers.
+    """Say what is wrong with the places of an image's layers; None when they count up from 0 or 1.
 
     Args:
         layers: Its layers, in order.
-
-    Returns:
-        Words for a message, or None when they count up from 0 or 1.
     """
     numbers = [layer.number for layer in layers]
     if not numbers:
@@ -91,11 +85,7 @@ def layers_problem(name: str, layers: Sequence[Layer]) -> str | None:
 def layer_problem(
     name: str, image: tuple[int, int], facts: ImageInfo, *, lowest: bool
 ) -> str | None:
-    """Say why a file cannot be a layer of an image.
-
-    Args:
-        image: Width and height of the image.
-    """
+    """Say why a file cannot be a layer of an image."""
     if (facts.width, facts.height) != image:
         return (
             f"{name} has {facts.width} x {facts.height} pixels, and its training image has "

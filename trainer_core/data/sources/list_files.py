@@ -95,14 +95,11 @@ class Listing:
         return Path(f"{self.folder}/{file.name}")
 
     def take(self, name: str, caption: str) -> bool:
-        """Put a file where it belongs.
+        """Put a file where it belongs; true where it may be opened, as an image or a caption.
 
         Args:
             name: Its path below the folder.
             caption: The extension of captions that is set, in lower case.
-
-        Returns:
-            Whether it may be opened: it is an image or a caption.
         """
         dot = name.rfind(".")
         # A dot in front hides a file, and a dot at the end is no extension.
@@ -198,14 +195,10 @@ def list_folder(
     """Read names in a folder and below; hidden ones are left out, links are followed once.
 
     Args:
-        folder: An existing folder.
         caption_extension: Such as ``.txt``; upper or lower case makes no difference.
         within: What images, captions and folders really have to lie in; None follows every link.
         subfolders: Whether to read what lies in folders below.
         without: Folders that are read for something else.
-
-    Returns:
-        What was found.
 
     Raises:
         DatasetError: When a folder cannot be read or is too deep, or a link leads out of what is

@@ -57,9 +57,6 @@ def masks_beside(listing: Listing, problems: Problems) -> tuple[list[ListedFile]
 
     Args:
         problems: Told of masks without image, of two masks of one image, and of captions of masks.
-
-    Returns:
-        The images that are no masks, and the masks.
     """
     found = [file for file in listing.images if not file.key.endswith(_CONDITION)]
     for file in listing.images if len(found) < len(listing.images) else ():
@@ -144,11 +141,7 @@ def tell_without_mask(without: Iterable[str], problems: Problems, *, masked: boo
 def shape_problem(
     shown: str, path: Path, image: tuple[int, int], mask: tuple[int, int]
 ) -> str | None:
-    """Say that a mask has another shape than its image; None where it has not.
-
-    Args:
-        image: Its width and height in pixels.
-    """
+    """Say that a mask has another shape than its image; None where it has not."""
     if same_shape(mask, image):
         return None
     turned = "" if path.suffix.lower() in CLIP_EXTENSIONS else turned_note(path, mask)

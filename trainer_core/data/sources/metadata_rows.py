@@ -39,14 +39,11 @@ class KnownFiles:
         self._folded: dict[str, str] | None = None
 
     def find(self, text: str) -> tuple[str, str]:
-        """Find the file that a row means.
+        """The name below the folder of the file that a row means, or why there is none.
 
         Args:
             text: What the row says, relative to the metadata file. A path from the top of the disk
                 is taken where it leads into the dataset folder.
-
-        Returns:
-            The file's name below the dataset folder and nothing, or nothing and the reason.
         """
         name = self._names.get(self._base + text)
         if name is not None:
@@ -112,9 +109,6 @@ class Entry:
 
 def read_entry(values: Mapping[str, Any], columns: Columns) -> Entry:
     """Check the values of a row.
-
-    Args:
-        values: Column to value.
 
     Raises:
         ValueError: When a value is none that a sample can have; its text says which and why.

@@ -50,8 +50,8 @@ def survey_metadata(
         remembered: What is known of the images already.
 
     Returns:
-        What was found, by the rules of `folder.survey`; None where the folder has no such file and
-        need not have one.
+        What was found, as by `scan_folder.survey`; None where the folder has no such file and need
+        not have one.
 
     Raises:
         DatasetError: When the folder or its metadata file cannot be read, or the file is missing.

@@ -42,19 +42,16 @@ def scan_all(
     remembered: FileMemory | None = None,
     grid: FrameGrid | None = None,
 ) -> Scan:
-    """Read all folders of a dataset.
+    """Read all folders of a dataset, one after the other in the order of `dataset_folders`.
 
     Args:
         settings: The folders, their layouts, and what to do about mistakes.
         seed: The run's seed, which decides what ``dataset.validation.share`` holds out.
         remembered: What is known of the images already.
 
-    Returns:
-        The samples of all folders, folder after folder in the order of `dataset_folders`.
-
     Raises:
-        DatasetError: As `folder.scan`; and when an image lies in two folders, or only one of two
-            folders has control images.
+        DatasetError: As `scan_folder.scan`; and when an image lies in two folders, or only one of
+            two folders has control images.
     """
     folders = dataset_folders(settings)
     found = [_scan_one(folder, within, remembered, grid, stop=stop) for folder in folders]

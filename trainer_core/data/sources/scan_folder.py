@@ -62,9 +62,6 @@ def scan(
         remembered: What is known of images' headers already; those that it knows are not opened.
         grid: Lengths of the clips that the base trains; None where it trains images alone.
 
-    Returns:
-        The samples and what was left out.
-
     Raises:
         DatasetError: When the folder is missing or empty, a policy says to stop, or nothing is
             left to train.

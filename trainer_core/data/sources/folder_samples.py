@@ -17,8 +17,8 @@ from .image_choices import ImageChoices
 from .kohya_folders import RepeatedFolder
 from .layer_files import BAD_LAYERS, Layer, layer_problem, layers_problem
 from .list_files import ListedFile, Listing
-from .mask_files import Masks, shape_problem
-from .problems import BAD_MASK, NO_MASK, Problems
+from .mask_files import Masks, of_its_shape
+from .problems import NO_MASK, Problems
 
 
 @dataclass(slots=True)
@@ -100,14 +100,9 @@ class Reader:
     def _controls_of(self, file: ListedFile, path: Path, name: str) -> tuple[Path, ...] | None:
         found = self.controls.get(file.key) if self.controls else None
         if not found:
-            if not self.expects_controls:
-                return ()
-            if self.settings.missing_control == "without":
-                words = "{count} image(s) are trained without control image: {names}"
-                self.problems.count(words, name)
-                return ()
-            self.problems.add("missing_control", f"{name} has no control image", path)
-            return None
+            text = f"{name} has no control image"
+            lacks = self.expects_controls and self.problems.lacks_controls(name, text, path)
+            return None if lacks else ()
         controls, problem = ordered(found)
         if problem is not None:
             files = ", ".join(control.shown for control in controls)
@@ -151,16 +146,7 @@ class Reader:
         if read is None:
             self.problems.tell(f"left out: {name}, because of its mask")
             return False, None
-        problem = shape_problem(
-            found.shown,
-            path,
-            image=(facts.width, facts.height),
-            mask=(read.width, read.height),
-        )
-        if problem is not None:
-            self.problems.add(BAD_MASK, problem, path)
-            return False, None
-        return True, found.path
+        return of_its_shape(found.shown, read, path, facts, self.problems), found.path
 
     def _captions(self, file: ListedFile, path: Path, name: str) -> tuple[str, ...] | None:
         with self.problems.of_captions(path):

@@ -14,10 +14,10 @@ from pathlib import Path
 
 from ...filesystem.allowed_folders import AllowedFolders
 from ...filesystem.file_names import CLIP_EXTENSIONS
-from ..image import turned_note
+from ..image import ImageInfo, turned_note
 from ..masks import same_shape
 from .list_files import ListedFile, Listing, keys_by_name, list_folder
-from .problems import Problems
+from .problems import BAD_MASK, Problems
 from .recognize_layout import MASK_FOLDER
 
 _ONE_TRAINER, _CONDITION = "-masklabel", "-condlabel"
@@ -138,15 +138,17 @@ def tell_without_mask(without: Iterable[str], problems: Problems, *, masked: boo
             problems.count(words, name)
 
 
-def shape_problem(
-    shown: str, path: Path, image: tuple[int, int], mask: tuple[int, int]
-) -> str | None:
-    """Say that a mask has another shape than its image; None where it has not."""
-    if same_shape(mask, image):
-        return None
-    turned = "" if path.suffix.lower() in CLIP_EXTENSIONS else turned_note(path, mask)
-    sizes = f"{mask[0]} x {mask[1]} pixels, and its image {image[0]} x {image[1]}{turned}"
-    return f"the mask {shown} has {sizes}"
+def of_its_shape(
+    shown: str, mask: ImageInfo, path: Path, image: ImageInfo, problems: Problems
+) -> bool:
+    """Whether a mask has the shape of its image, at ``path``; else that is told."""
+    size = mask.width, mask.height
+    if same_shape(size, (image.width, image.height)):
+        return True
+    turned = "" if path.suffix.lower() in CLIP_EXTENSIONS else turned_note(path, size)
+    sizes = f"{size[0]} x {size[1]} pixels, and its image {image.width} x {image.height}{turned}"
+    problems.add(BAD_MASK, f"the mask {shown} has {sizes}", path)
+    return False
 
 
 def take_mask(masks: Masks, key: str, mask: MaskFile, problems: Problems) -> None:

@@ -22,7 +22,7 @@ from .caption_files import stated_caption, texts_beside
 from .clip_files import ClipFiles
 from .image_choices import ImageChoices, read_choices
 from .list_files import ListedFile, Listing, list_folder
-from .mask_files import shape_problem, tell_without_mask
+from .mask_files import of_its_shape, tell_without_mask
 from .metadata_columns import Columns, find_columns
 from .metadata_file import (
     BAD_METADATA,
@@ -33,7 +33,7 @@ from .metadata_file import (
     refuse_table,
 )
 from .metadata_rows import Entry, KnownFiles, read_entry
-from .problems import BAD_MASK, NO_MASK, Problems, Scan
+from .problems import NO_MASK, Problems, Scan
 from .recognize_layout import PartFolder, metadata_parts
 
 
@@ -201,7 +201,8 @@ class _Survey:
         captions = self._captions(place, file, entry, image)
         masked, mask = self._mask(place, entry, known, image, facts)
         whole = [each for each in controls if each is not None]
-        if not controls and self.edits and self._misses_controls(place, file, image):
+        text = f"{place}: {file.shown} has no control image"
+        if not controls and self.edits and self.problems.lacks_controls(file.shown, text, image):
             return None
         if facts is None or captions is None or not masked or len(whole) < len(controls):
             return None
@@ -220,15 +221,6 @@ class _Survey:
             focus=self.choices.focus_of(file.shown),
             alpha=facts.alpha and self.settings.mask.source != "alpha",
         )
-
-    def _misses_controls(self, place: str, file: ListedFile, image: Path) -> bool:
-        """Whether an image is left out because others have control images and it has none."""
-        if self.settings.missing_control == "without":
-            words = "{count} image(s) are trained without control image: {names}"
-            self.problems.count(words, file.shown)
-            return False
-        self.problems.add("missing_control", f"{place}: {file.shown} has no control image", image)
-        return True
 
     def _file(
         self, place: str, text: str, known: KnownFiles, policy: str, image: Path | None = None
@@ -283,13 +275,11 @@ class _Survey:
                 return False, None
             file = self._files[name]
             found = self._facts(file, image)
-            if found is not None and facts is not None:
-                sizes = (facts.width, facts.height), (found.width, found.height)
-                problem = shape_problem(file.shown, image, *sizes)
-                if problem is not None:
-                    self.problems.add(BAD_MASK, f"{place}: {problem}", image)
-                    return False, None
-            return found is not None, self.listing.path(file)
+            fits = found is not None and (
+                facts is None
+                or of_its_shape(f"{file.shown} ({place})", found, image, facts, self.problems)
+            )
+            return fits, self.listing.path(file)
         if entry.mask is not None:
             words = f"{{count}} mask(s) of rows are not read (dataset.mask.source: {source}): "
             self.problems.count(words + "{names}", entry.mask)

@@ -163,6 +163,14 @@ class Problems:
         except DatasetError as error:
             self.add(BAD_CAPTION, error.found, image)
 
+    def lacks_controls(self, name: str, text: str, image: Path) -> bool:
+        """Whether an image without control image is left out where others have one."""
+        if self.settings.missing_control == "without":
+            self.count("{count} image(s) are trained without control image: {names}", name)
+            return False
+        self.add("missing_control", text, image)
+        return True
+
     def leave_out(self, name: str, image: Path) -> None:
         """Note an image that a person left out."""
         self.left_out.append(image)

@@ -16,7 +16,7 @@ from typing import Any
 
 from benchmarks.measuring.record import origin, write_record
 from trainer_core.config import DatasetSection
-from trainer_core.data.batches import BatchPlan
+from trainer_core.data.batch_plan import BatchPlan
 from trainer_core.data.buckets import plan_buckets
 from trainer_core.types import Bucket, Sample
 

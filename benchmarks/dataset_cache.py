@@ -34,13 +34,14 @@ from benchmarks.measuring.record import RESULTS, origin, write_record
 from trainer_core.config import RunConfig
 from trainer_core.data.buckets import plan_buckets
 from trainer_core.data.cache.cache_file import Entry, make_entry, write_entry
-from trainer_core.data.cache.cached_dataset import CachedDataset, CachedItem
-from trainer_core.data.cache.columns import ItemColumns
-from trainer_core.data.cache.recipes import Recipes, SizedImage
+from trainer_core.data.cache.cached_dataset import CachedDataset
+from trainer_core.data.cache.cached_item import CachedItem
+from trainer_core.data.cache.entry_keys import EntryKeys, SizedImage
+from trainer_core.data.cache.item_columns import ItemColumns
 from trainer_core.data.clips import clip_facts, parts_of
 from trainer_core.data.file_memory import FileMemory
 from trainer_core.data.motion import Motion
-from trainer_core.data.sources.combined import scan_all
+from trainer_core.data.sources.scan_dataset import scan_all
 from trainer_core.training.observer import SilentObserver
 from trainer_core.training.prepare.encode_dataset import prepare, save_manifest
 from trainer_core.training.step.processes import SingleProcess
@@ -96,7 +97,7 @@ def make_cache(config: RunConfig, folder: Path) -> None:
     samples = scan_all(config.dataset).samples
     plan = plan_buckets(samples, config.dataset, 16, lambda width, height, area: (width, height))
     memory = FileMemory(folder)
-    naming = Recipes(folder, NoEncoders.identity, config.dataset, 3, False, False, memory)
+    keys = EntryKeys(folder, NoEncoders.identity, config.dataset, memory)
     contents = {
         "latents": _content(folder, {"latents": torch.zeros(16, SIDE // 8, SIDE // 8).bfloat16()}),
         "text": _content(folder, {"text_embeddings": torch.zeros(TOKENS, 32).bfloat16()}),
@@ -105,7 +106,7 @@ def make_cache(config: RunConfig, folder: Path) -> None:
         (folder / kind).mkdir(parents=True)
     done: set[str] = set()
     for planned in plan.samples:
-        for entry in naming.of(planned).item.entries:
+        for entry in keys.of(planned).item.entries:
             if entry.key not in done:
                 done.add(entry.key)
                 entry.path.write_bytes(contents[entry.kind].replace(_KEY, entry.key.encode()))

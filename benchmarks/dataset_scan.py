@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import io
-import os
 import tempfile
 import time
 import tracemalloc
@@ -24,10 +23,9 @@ from PIL import Image
 from benchmarks.measuring.record import RESULTS, origin, write_record
 from trainer_core.config import DatasetSection
 from trainer_core.data.buckets import plan_buckets
-from trainer_core.data.clips import ClipFacts
-from trainer_core.data.image import ImageInfo
-from trainer_core.data.sources.combined import scan_all
+from trainer_core.data.file_memory import FileMemory
 from trainer_core.data.sources.problems import Scan
+from trainer_core.data.sources.scan_dataset import scan_all
 from trainer_core.filesystem.allowed_folders import AllowedFolders
 
 SIZES = ((64, 64), (96, 64), (64, 96), (80, 64), (33, 47))
@@ -53,29 +51,6 @@ class Row:
     microseconds: float
 
 
-class Memory:
-    """Headers that are remembered by the files' stamps, in a dictionary."""
-
-    def __init__(self) -> None:
-        self._known: dict[Path, tuple[int, int, ImageInfo]] = {}
-
-    def facts_of(self, path: Path, status: os.stat_result) -> ImageInfo | None:
-        """What is known of a file with this stamp."""
-        found = self._known.get(path)
-        same = found is not None and found[:2] == (status.st_size, status.st_mtime_ns)
-        return found[2] if found is not None and same else None
-
-    def remember(self, path: Path, status: os.stat_result, facts: ImageInfo) -> None:
-        """Keep what its header says."""
-        self._known[path] = status.st_size, status.st_mtime_ns, facts
-
-    def clip_of(self, path: Path, status: os.stat_result) -> None:
-        """No clip is scanned here."""
-
-    def remember_clip(self, path: Path, status: os.stat_result, facts: ClipFacts) -> None:
-        """No clip is scanned here."""
-
-
 def write_samples(folder: Path, count: int, *, tree: bool) -> None:
     """Write images and their captions, all in one folder or a hundred in each of a tree."""
     encoded = [_encoded(kind, size) for kind in ("PNG", "JPEG") for size in SIZES]
@@ -97,7 +72,7 @@ def measure(folder: Path, count: int, rounds: int) -> list[Row]:
         rounds: How often each is done.
     """
     settings = DatasetSection(path=str(folder), resolution=RESOLUTION)
-    memory, within = Memory(), AllowedFolders([folder])
+    memory, within = FileMemory(None), AllowedFolders([folder])
     found = scan_all(settings, remembered=memory)
     if len(found.samples) != count:
         raise SystemExit(f"{len(found.samples)} samples of {count}: {found.problems[:3]}")

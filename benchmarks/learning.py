@@ -25,7 +25,7 @@ import numpy as np
 from trainer_core.config import RunConfig
 from trainer_core.config.defaults import run_length
 from trainer_core.config.optimizer import FINDS_ITS_RATE, OWN_DEFAULTS
-from trainer_core.data.captions import with_trigger
+from trainer_core.data.captions.rules import with_trigger
 from trainer_core.data.image import from_pixels
 from trainer_core.demo.run import sample_settings
 from trainer_core.families.presets import plan_preset

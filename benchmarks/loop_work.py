@@ -31,9 +31,11 @@ from torch import Tensor, nn
 from benchmarks.measuring.record import origin, write_record
 from trainer_core.adapters import AttachedAdapter, attach
 from trainer_core.config import AdapterConfig, RunConfig
-from trainer_core.data.batches import BatchPlan, load_batch
+from trainer_core.data.batch_plan import BatchPlan
 from trainer_core.data.cache.cache_file import make_entry, write_entry
-from trainer_core.data.cache.cached_dataset import CachedDataset, CachedItem
+from trainer_core.data.cache.cached_dataset import CachedDataset
+from trainer_core.data.cache.cached_item import CachedItem
+from trainer_core.data.load_batch import load_batch
 from trainer_core.families.registry import get_family
 from trainer_core.training.checkpoints.train_state import TrainState
 from trainer_core.training.metrics.adapter_norms import AdapterNorms

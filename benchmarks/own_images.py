@@ -19,7 +19,7 @@ import numpy as np
 from benchmarks.measuring.record import origin, write_record
 from scripts.embedded_base.demo_datasets import own_combinations, write_own_dataset
 from trainer_core.config import RunConfig
-from trainer_core.data.captions import with_trigger
+from trainer_core.data.captions.rules import with_trigger
 from trainer_core.data.image import from_pixels
 from trainer_core.demo.exam import Question, base_questions, combination_questions, mark
 from trainer_core.demo.run import sample_settings

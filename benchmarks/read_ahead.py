@@ -20,9 +20,11 @@ import torch
 
 from benchmarks.loop_work import FAMILY
 from benchmarks.measuring.record import origin, write_record
-from trainer_core.data.batches import BatchPlan, load_batch
+from trainer_core.data.batch_plan import BatchPlan
 from trainer_core.data.cache.cache_file import make_entry, read_entry, write_entry
-from trainer_core.data.cache.cached_dataset import CachedDataset, CachedItem
+from trainer_core.data.cache.cached_dataset import CachedDataset
+from trainer_core.data.cache.cached_item import CachedItem
+from trainer_core.data.load_batch import load_batch
 from trainer_core.training.step.micro_batch import StepMaker
 from trainer_core.training.step.read_ahead import ReadAhead
 from trainer_core.training.step.step_plan import StepPlan

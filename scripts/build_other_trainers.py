@@ -8,17 +8,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from trainer_core.foreign_runs.registry import PROGRAMS
-from trainer_core.foreign_runs.rules import (
+from trainer_core.foreign_runs.conversion import (
     ALWAYS,
     ALWAYS_IN_WORDS,
     Cases,
-    Lacks,
     Maps,
+    NoCounterpart,
     Row,
     Table,
     Together,
 )
+from trainer_core.foreign_runs.programs import PROGRAMS
 
 PAGE = Path(__file__).parents[1] / "docs" / "tables" / "other-trainers.md"
 MARK = "<!-- The tables below are written by scripts/build_other_trainers.py. -->\n"
@@ -63,7 +63,7 @@ def _says(row: Row) -> tuple[list[str], list[str]]:
     """The settings of a row, and what differs."""
     if isinstance(row, Maps):
         return [f"`{row.setting}`"], [row.near]
-    if isinstance(row, Lacks):
+    if isinstance(row, NoCounterpart):
         return [], [row.why]
     if isinstance(row, Together):
         return [f"with others: {row.says}"], []

@@ -27,13 +27,7 @@ def counter_seed(seed: int, *names: str | int) -> int:
 
 
 def counter_order(length: int, seed: int, *names: str | int) -> list[int]:
-    """Draw an order of 0 to ``length`` - 1: the same on every machine and version of Python.
-
-    Args:
-        length: How many there are.
-        seed: As for `counter_seed`.
-        names: As for `counter_seed`.
-    """
+    """Draw an order of 0 to ``length`` - 1: the same on every machine and version of Python."""
     text = "\x1f".join(str(part) for part in (seed, *names))
     bits = hashlib.shake_128(text.encode("utf-8", "surrogatepass")).digest(8 * length)
     keys = struct.unpack(f"<{length}Q", bits)

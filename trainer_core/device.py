@@ -30,9 +30,6 @@ def resolve_device(setting: str, path: str = "memory.device") -> torch.device:
         setting: ``auto`` or a torch device name.
         path: Where it was set, for the error.
 
-    Returns:
-        The device.
-
     Raises:
         ConfigError: When the name is unknown or the machine has no such device.
     """
@@ -135,7 +132,6 @@ def seed_generators(seed: int, device: torch.device) -> None:
 
     Args:
         seed: Of the CPU's generator and the device's.
-        device: Where dropout draws.
     """
     torch.default_generator.manual_seed(seed)
     if device.type == "mps":
@@ -147,12 +143,7 @@ def seed_generators(seed: int, device: torch.device) -> None:
 
 
 def send(tensor: Tensor, device: torch.device) -> Tensor:
-    """Copy a tensor to a device, without waiting for what the device still computes.
-
-    Args:
-        tensor: On any device.
-        device: Where it is needed.
-    """
+    """Copy a tensor to a device, without waiting for what the device still computes."""
     if device.type != "cuda" or tensor.device.type != "cpu":
         return tensor.to(device)
     # From pageable memory CUDA copies only when all that was queued before is done.
@@ -164,7 +155,6 @@ def pin(tensor: Tensor, device: torch.device) -> Tensor:
 
     Args:
         tensor: On any device; returned as it is where it need not or cannot be moved.
-        device: Where it will be needed.
     """
     if device.type != "cuda" or tensor.device.type != "cpu":
         return tensor
@@ -222,14 +212,10 @@ _FULL = (
 
 
 def spare_at_peak(device: torch.device, free: Callable[[], int]) -> tuple[int, int] | None:
-    """Bytes that stay free at the peak of what ran since `begin_peak`, and the device's size.
+    """Bytes free at the peak of what ran since `begin_peak`, and the device's size; None if untold.
 
     Args:
-        device: Where it ran.
         free: Asks for the device's free bytes.
-
-    Returns:
-        None where the device does not tell.
     """
     if device.type != "cuda":
         return None
@@ -251,9 +237,6 @@ def counts_allocated(device: torch.device) -> Callable[[], int] | None:
 
 def memory_in_use(device: torch.device) -> dict[str, int]:
     """Bytes that are taken now; what is not known is left out.
-
-    Args:
-        device: Where the run computes.
 
     Returns:
         ``ram`` of this process where psutil is installed, and of a CUDA device ``allocated``,

@@ -18,7 +18,6 @@ class TrainerError(Exception):
 
     Args:
         found: What was found, with the file, the setting's YAML path or the layer by name.
-        remedy: What the user can do now.
     """
 
     exit_code = 1

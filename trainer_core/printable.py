@@ -34,13 +34,10 @@ def printable(text: str) -> str:
 
 
 def nearest(word: str, words: Iterable[str], cutoff: float) -> str:
-    """The word that somebody may have meant: the first that begins so, else the most similar one.
+    """The word that may have been meant, first by its beginning, then the most similar; else empty.
 
     Args:
         cutoff: Least similarity, in [0, 1].
-
-    Returns:
-        Empty where none is near.
     """
     known = list(words)
     longer = [each for each in known if word and each.startswith(word)]
@@ -60,12 +57,7 @@ def shortened(text: str, longest: int = LONGEST) -> str:
 
 
 def listed(names: Iterable[str], most: int = MOST, separator: str = ", ") -> str:
-    """Name the first of many, and count the rest: ``a, b, and 59 990 more``.
-
-    Args:
-        names: In the order in which they are told.
-        most: How many are named.
-    """
+    """Name the first of many, and count the rest: ``a, b, and 59 990 more``."""
     every = names if isinstance(names, Collection) else list(names)
     shown = [shortened(name, 200) for name in islice(every, most)]
     rest = len(every) - len(shown)

@@ -37,7 +37,6 @@ class Requirement(NamedTuple):
     """A library and the oldest version that works.
 
     Attributes:
-        name: Name of the distribution, normalised: lower case, hyphens.
         minimum: The oldest version, such as ``0.37``.
     """
 
@@ -49,13 +48,7 @@ class Requirement(NamedTuple):
 
 
 class MissingLibrary(NamedTuple):
-    """A needed library that is absent or too old.
-
-    Attributes:
-        name: Name of the distribution.
-        minimum: The oldest version that works.
-        found: The installed version, or None when there is none.
-    """
+    """A needed library that is absent or too old."""
 
     name: str
     minimum: str

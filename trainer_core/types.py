@@ -137,7 +137,7 @@ class Sample:
         regularization: Whether it is an ordinary image of the second folder.
         layers: The layers that it is made of, from the lowest to the topmost; the image is then its
             own control image. Empty for an image that is trained as it is.
-        more_captions: Further texts, made by the caption rules (`data.captions`).
+        more_captions: Further texts, made by the caption rules (`data.captions.rules`).
         mask: The file that says what of it counts in the loss; ``image`` itself where that is its
             transparency, None where all counts alike.
         validation: Whether it is held out: never trained on.
@@ -410,7 +410,7 @@ class RunSummary:
         parameters: Number of trainable parameters.
         samples_per_bucket: ``"64x64"`` to the number of samples that are trained.
         preserved: What keeps the base from forgetting, in words.
-        plan: What an epoch is made of (`data.plan_text.describe_plan`), a line each.
+        plan: What an epoch is made of (`data.describe_epoch.describe_plan`), a line each.
         adapted: Each kind of layer with an adapter, a line each (`adapters.layer_list`).
     """
 

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from trainer_core.data.cache.cache_file import make_entry, write_entry
-from trainer_core.data.cache.cached_dataset import CachedDataset, CachedItem
+from trainer_core.data.cache.cached_dataset import CachedDataset
+from trainer_core.data.cache.cached_item import CachedItem
 from trainer_core.families.family import Family
 from trainer_core.families.registry import get_family
 from trainer_core.offload.empty_base import empty_base

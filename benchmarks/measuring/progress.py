@@ -20,7 +20,8 @@ from trainer_core.adapters.kinds.kind import LayerPlan
 from trainer_core.adapters.kinds.registry import KINDS
 from trainer_core.config import OptimizerSection, RunConfig
 from trainer_core.counters import counter_seed
-from trainer_core.data.batches import BatchPlan, load_batch
+from trainer_core.data.batch_plan import BatchPlan
+from trainer_core.data.load_batch import load_batch
 from trainer_core.demo.run import dataset_folder
 from trainer_core.diffusion.sigma import make_quantile
 from trainer_core.training.observer import SilentObserver

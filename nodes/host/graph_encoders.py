@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from PIL.Image import Image
     from torch import Tensor, nn
 
-    from ...trainer_core.data.cache.build import Encoders
-    from ...trainer_core.data.captions import TextLimit
+    from ...trainer_core.data.cache.encoder_protocols import Encoders
+    from ...trainer_core.data.captions.length import TextLimit
     from ...trainer_core.families.family import Family
     from ...trainer_core.families.graph_spec import ClipSpec, GraphSpec, Row, VaeSpec
     from ...trainer_core.families.trainable_text import TrainableText
@@ -170,7 +170,7 @@ class GraphText(NamedTuple):
 
     def limit(self) -> TextLimit | None:
         """How long captions may be, images apart; None where nothing is cut."""
-        from ...trainer_core.data.captions import TextLimit
+        from ...trainer_core.data.captions.length import TextLimit
 
         if self.text_length is None:
             return None

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
     from torch import Tensor, nn
 
-    from ...trainer_core.data.captions import TextLimit
+    from ...trainer_core.data.captions.length import TextLimit
     from ...trainer_core.types import Conditioning, FrameGrid, Sound
     from .audio_vae import AudioVae
     from .graph_encoders import GraphText

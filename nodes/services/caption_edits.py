@@ -66,8 +66,8 @@ def read(image: Path, extension: str, within: AllowedFolders) -> Caption:
     Raises:
         InputError: When its file cannot be read, or is a link that leads elsewhere.
     """
-    from ...trainer_core.data.captions import read_caption
-    from ...trainer_core.data.sources.listing import caption_beside
+    from ...trainer_core.data.sources.caption_files import read_caption
+    from ...trainer_core.data.sources.list_files import caption_beside
 
     file = caption_beside(image, extension)
     if file is None:
@@ -294,7 +294,7 @@ def _count(edits: Sequence[Mapping[str, Any]]) -> int:
 
 
 def _text_of(file: Path) -> str | None:
-    from ...trainer_core.data.captions import read_caption
+    from ...trainer_core.data.sources.caption_files import read_caption
 
     try:
         return read_caption(file) if file.is_file() else None
@@ -327,7 +327,7 @@ def _without_tag(text: str, tag: str) -> str:
 
 
 def _replaced(before: str, find: str, text: str) -> str:
-    from ...trainer_core.data.captions import LARGEST_CAPTION
+    from ...trainer_core.data.sources.caption_files import LARGEST_CAPTION
 
     # Before it is made: each of many letters may become a long text.
     if before.count(find) * len(text) > LARGEST_CAPTION:
@@ -341,7 +341,7 @@ def plain(text: str) -> str:
     Raises:
         InputError: When it is too long, or no text.
     """
-    from ...trainer_core.data.captions import LARGEST_CAPTION
+    from ...trainer_core.data.sources.caption_files import LARGEST_CAPTION
 
     # A byte-order mark is not read back as a letter, so the next look would find another text.
     text = text.replace("\ufeff", "").replace("\r\n", "\n").replace("\r", "\n").strip()

@@ -165,7 +165,7 @@ class _Files:
     """Images of a folder, to be found by their looks."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
-        from ...trainer_core.data.report.looks import see
+        from ...trainer_core.data.report.image_fingerprints import see
 
         looks = see(paths)
         whole = [at for at in range(len(paths)) if at not in looks.broken]
@@ -183,8 +183,8 @@ class _Files:
         import numpy as np
         from PIL import Image
 
-        from ...trainer_core.data.report.likeness import MOST_GREY
-        from ...trainer_core.data.report.looks import look_of
+        from ...trainer_core.data.report.image_fingerprints import look_of
+        from ...trainer_core.data.report.near_duplicates import MOST_GREY
 
         values = (frame[..., :3].float().clamp(0, 1) * 255).round().byte().cpu().numpy()
         image = Image.fromarray(np.ascontiguousarray(values)).convert("RGB")
@@ -202,7 +202,7 @@ class _Files:
         return [path for path, content in files if content == best]
 
     def _file_colours(self, at: int) -> NDArray[np.float32]:
-        from ...trainer_core.data.report.looks import file_bytes, small_image
+        from ...trainer_core.data.report.image_fingerprints import file_bytes, small_image
 
         if at not in self._own_colours:
             self._own_colours[at] = _colours(small_image(file_bytes(self._paths[at]), 4 * _SIDE))

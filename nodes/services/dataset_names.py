@@ -22,14 +22,14 @@ def is_metadata(path: Path) -> bool:
 
 def is_caption(path: Path) -> bool:
     """Whether it is a caption file by its name."""
-    from ...trainer_core.data.sources.listing import CAPTION_EXTENSIONS
+    from ...trainer_core.data.sources.list_files import CAPTION_EXTENSIONS
 
     return path.suffix.lower() in CAPTION_EXTENSIONS
 
 
 def is_beside(name: str) -> bool:
     """Whether a folder of this name lies at the top of a dataset and says what is in it."""
-    from ...trainer_core.data.sources.layout import CONTROL_FOLDER, FOLDERS, MASK_FOLDER
+    from ...trainer_core.data.sources.recognize_layout import CONTROL_FOLDER, FOLDERS, MASK_FOLDER
 
     numbered = name.removeprefix(f"{CONTROL_FOLDER}_")
     return name in (*FOLDERS, MASK_FOLDER) or (numbered != name and numbered.isdecimal())
@@ -44,8 +44,8 @@ def new_names(
     staging: Path, staged: list[Path], folder: Path, skipped: list[tuple[str, str]]
 ) -> Iterator[tuple[Path, Path]]:
     """Each file with its new path; an image, its caption, controls and layers stay together."""
-    from ...trainer_core.data.sources.folder import control_in_folder
-    from ...trainer_core.data.sources.layout import FOLDERS, TRAINING_FOLDER
+    from ...trainer_core.data.sources.control_files import control_in_folder
+    from ...trainer_core.data.sources.recognize_layout import FOLDERS, TRAINING_FOLDER
 
     there = [name for name in FOLDERS if (folder / name).is_dir()]
     paired = TRAINING_FOLDER in there and len(there) > 1

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
     from ...trainer_core.config import DatasetSection
-    from ...trainer_core.data.sources.folder import Fault, Scan
+    from ...trainer_core.data.sources.problems import Fault, Scan
     from ...trainer_core.filesystem.allowed_folders import AllowedFolders
     from ...trainer_core.types import Bucket, Sample
 
@@ -81,11 +81,11 @@ class Report:
 
     def __init__(self, settings: DatasetSection, within: AllowedFolders) -> None:
         from ...trainer_core.data.buckets import standard_buckets
-        from ...trainer_core.data.caption_notes import second_word
-        from ...trainer_core.data.report.texts import bracket_findings
-        from ...trainer_core.data.report.words import finding_line
-        from ...trainer_core.data.sources.folder import survey
-        from ...trainer_core.data.sources.listed_images import metadata_parts
+        from ...trainer_core.data.captions.notes import second_word
+        from ...trainer_core.data.report.caption_findings import bracket_findings
+        from ...trainer_core.data.report.report_text import finding_line
+        from ...trainer_core.data.sources.recognize_layout import metadata_parts
+        from ...trainer_core.data.sources.scan_folder import survey
         from ...trainer_core.types import ANY_CLIPS
 
         self._settings = settings
@@ -186,7 +186,7 @@ class Report:
         return self._named(image) | {"width": 0, "height": 0, "captioned": True, "controls": []}
 
     def _named(self, path: Path) -> dict[str, Any]:
-        from ...trainer_core.data.sources.listing import shown_name
+        from ...trainer_core.data.sources.list_files import shown_name
 
         try:
             changed = path.stat().st_mtime_ns
@@ -202,9 +202,9 @@ class Report:
     def _place(self, sample: Sample, item: dict[str, Any]) -> None:
         """Say at which size it is trained, and what of it."""
         from ...trainer_core.data.buckets import MUCH_CROPPED, choose_bucket
-        from ...trainer_core.data.framing import crop_of
-        from ...trainer_core.data.image import cut_share, kept_box
-        from ...trainer_core.data.report.kinds import SMALL_SHARE
+        from ...trainer_core.data.crop import cut_share, kept_box
+        from ...trainer_core.data.crop_with_mask import crop_of
+        from ...trainer_core.data.report.finding_kinds import SMALL_SHARE
 
         settings, problems = self._settings, item["problems"]
         size = sample.width, sample.height

@@ -321,7 +321,7 @@ def _entries(archive: zipfile.ZipFile) -> Iterator[zipfile.ZipInfo]:
 
 
 def _require_type(name: str) -> None:
-    from ...trainer_core.data.sources.listing import CAPTION_EXTENSIONS
+    from ...trainer_core.data.sources.list_files import CAPTION_EXTENSIONS
     from ...trainer_core.filesystem import file_names
 
     extension = Path(name.replace("\\", "/")).suffix.lower()
@@ -348,9 +348,9 @@ def _check(path: Path, name: str, extension: str) -> None:
     from ...trainer_core.config import DatasetSection
     from ...trainer_core.data.clips import clip_facts
     from ...trainer_core.data.image import open_image
-    from ...trainer_core.data.image_file import NoDecoderError
+    from ...trainer_core.data.image_decoders import NoDecoderError
     from ...trainer_core.data.sources.caption_files import caption_of
-    from ...trainer_core.data.sources.listing import CAPTION_EXTENSIONS
+    from ...trainer_core.data.sources.list_files import CAPTION_EXTENSIONS
     from ...trainer_core.data.sources.metadata_file import read_table, refuse_table
     from ...trainer_core.filesystem.file_names import ONLY_CLIPS
 

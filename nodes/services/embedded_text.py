@@ -34,7 +34,8 @@ def encode_prompts(
 
     from ...trainer_core.bases.locate import locate_base
     from ...trainer_core.config import BaseSection
-    from ...trainer_core.data.image import fit_to_bucket, to_pixels
+    from ...trainer_core.data.crop import fit_to_bucket
+    from ...trainer_core.data.image import to_pixels
     from ...trainer_core.demo.vocabulary import IMAGE_SIZE
     from ...trainer_core.errors import DatasetError
     from ...trainer_core.families.registry import embedded_family

@@ -84,7 +84,7 @@ def _memory() -> FileMemory:
 
 
 def _mark(settings: DatasetSection, memory: FileMemory) -> str:
-    from ...trainer_core.data.sources.folder import survey
+    from ...trainer_core.data.sources.scan_folder import survey
     from ...trainer_core.types import ANY_CLIPS
 
     within, digest = comfy_host.allowed_folders(), hashlib.sha256()

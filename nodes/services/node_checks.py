@@ -69,7 +69,7 @@ def check_dataset(values: Mapping[str, Any]) -> None:
         InputError: When settings or folders cannot be used.
     """
     from ...trainer_core.config.dataset import dataset_folders
-    from ...trainer_core.data.sources.combined import scan_all
+    from ...trainer_core.data.sources.scan_dataset import scan_all
     from ...trainer_core.types import ANY_CLIPS
 
     settings = load_config({"dataset": _with_what_is_known(values)}).dataset

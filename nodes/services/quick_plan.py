@@ -236,8 +236,8 @@ def plan_run(answers: Answers, model: Any = None, *, complete: bool = True) -> Q
 
 def _texts(word: str, samples: Sequence[Sample], *, embedded: bool) -> list[str]:
     """Captions as prompts: a CLIP of the graph reads brackets of a prompt as weights."""
-    from ...trainer_core.data.brackets import escaped
-    from ...trainer_core.data.captions import with_trigger
+    from ...trainer_core.data.captions.bracket_weights import escaped
+    from ...trainer_core.data.captions.rules import with_trigger
 
     texts = [with_trigger(word, each.caption) for each in samples if each.caption]
     return texts if embedded else list(map(escaped, texts))
@@ -368,7 +368,7 @@ def _scan(
     Args:
         more: Settings of the dataset.
     """
-    from ...trainer_core.data.sources.folder import scan
+    from ...trainer_core.data.sources.scan_folder import scan
     from ...trainer_core.families.run_files import load_config
 
     path = str(comfy_host.dataset_path(folder))

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     import torch
 
     from ...trainer_core.config import RunConfig
-    from ...trainer_core.data.captions import TextLimit
-    from ...trainer_core.data.report.facts import DatasetReport
+    from ...trainer_core.data.captions.length import TextLimit
+    from ...trainer_core.data.report.dataset_report import DatasetReport
 
 FOLDER = "reports"
 """Below the trainer's output folder."""
@@ -51,11 +51,11 @@ def dataset_page(
     Raises:
         InputError: When the dataset cannot be read at all.
     """
-    from ...trainer_core.data.report.build import in_order
-    from ...trainer_core.data.report.inspection import inspect
-    from ...trainer_core.data.report.page import report_page
-    from ...trainer_core.data.report.texts import bracket_findings
-    from ...trainer_core.data.report.words import report_text
+    from ...trainer_core.data.report.caption_findings import bracket_findings
+    from ...trainer_core.data.report.decoded_findings import inspect
+    from ...trainer_core.data.report.html_page import report_page
+    from ...trainer_core.data.report.make_report import in_order
+    from ...trainer_core.data.report.report_text import report_text
     from ...trainer_core.families.dataset_reading import gather
 
     config, family = _config(dataset, base), None if base is None else family_of(base)
@@ -127,7 +127,7 @@ def _config(dataset: DatasetChoice, base: BaseChoice | None) -> RunConfig:
 def _limit(config: RunConfig, has_controls: bool) -> TextLimit | None:
     """How captions are counted; None where the base's tokenizer is not at hand."""
     from ...trainer_core.bases.locate import locate_base
-    from ...trainer_core.data.captions import TextLimit
+    from ...trainer_core.data.captions.length import TextLimit
     from ...trainer_core.families.registry import get_family
 
     family = get_family(config.family)
@@ -147,7 +147,7 @@ def _sheet(report: DatasetReport) -> torch.Tensor:
     import numpy as np
     import torch
 
-    from ...trainer_core.data.report.sheet import sheet_pages
+    from ...trainer_core.data.report.contact_sheet import sheet_pages
 
     pages = [np.asarray(page) for page in sheet_pages(report, _SHEET_IMAGES)]
     return torch.from_numpy(np.stack(pages)).float() / 255.0

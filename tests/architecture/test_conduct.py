@@ -176,7 +176,7 @@ MAY_READ_TEXT = {
     "trainer_core/offload/host_weights.py": "the system's list of this process's own memory",
 }
 MAY_READ_BYTES = {
-    "trainer_core/data/image_file.py": "an image, after its header was seen",
+    "trainer_core/data/image_decoders.py": "an image, after its header was seen",
     "nodes/services/run_files.py": "a workflow, after its size was seen",
     "nodes/services/report_page.py": "a page of ours, after its size was seen",
 }

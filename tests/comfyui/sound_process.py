@@ -81,7 +81,7 @@ def predicted(tiny, begins):
         shown = frame.movedim(0, -1)[None].float() / 255
         words = (text, text, tiny.vae, SIDE, SIDE, tiny.frames, 1)
         text, _, latent = nodes_lt.LTXVImgToVideo.execute(*words[:2], shown, *words[2:], 1.0).args
-        ends = part("trainer_core.data.cache.encoders").encode_endpoints
+        ends = part("trainer_core.data.cache.encoder_protocols").encode_endpoints
         held |= {
             n: e for n, e in ends(encoders, frame, None, tiny.frames).items() if "clean" not in n
         }

@@ -152,10 +152,10 @@ def compared(model, clip, vae, vision, frames, ends, rate=None):
     family_of = part("nodes.host.graph_family")
     cached = part("trainer_core.types").CachedSample
     bucket = part("trainer_core.types").Bucket
-    batches = part("trainer_core.data.batches")
+    batches = part("trainer_core.data.load_batch")
     noisy_points = part("trainer_core.training.step.micro_batch").noisy_points
     starts = part("nodes.host.start_frames")
-    encode_endpoints = part("trainer_core.data.cache.encoders").encode_endpoints
+    encode_endpoints = part("trainer_core.data.cache.encoder_protocols").encode_endpoints
     family = family_of.graph_family(model)
     base = part("trainer_core.config").BaseSection()
     locate = part("trainer_core.bases.locate").locate_base
@@ -247,7 +247,7 @@ def steered(model, clip, vae, control, start, vision):
     import nodes
 
     starts = part("nodes.host.start_frames")
-    encode_endpoints = part("trainer_core.data.cache.encoders").encode_endpoints
+    encode_endpoints = part("trainer_core.data.cache.encoder_protocols").encode_endpoints
 
     family_of = part("nodes.host.graph_family")
     rules = part("nodes.host.control_clips")

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from trainer_core.data.brackets import escaped, has_weights
+from trainer_core.data.captions.bracket_weights import escaped, has_weights
 
 pytestmark = pytest.mark.comfy
 PARTS = (*"()()\\: .1a[]{}", ":)", "C:\\x\\", "\U0001f600", "_(append)", r"\(", "((x))", "16:9")

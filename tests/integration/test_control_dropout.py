@@ -7,7 +7,7 @@ import torch
 from PIL import Image, ImageOps
 from runs import noisy_images, run_config
 
-from trainer_core.data.views import Views
+from trainer_core.data.choose_view import Views
 from trainer_core.families.registry import get_family
 from trainer_core.training import SingleProcess, train
 from trainer_core.training.observer import SilentObserver

@@ -8,7 +8,7 @@ from fixtures.combinations import some
 from PIL import Image
 
 from trainer_core.cli import main
-from trainer_core.data.sources.combined import scan_all
+from trainer_core.data.sources.scan_dataset import scan_all
 from trainer_core.families.run_files import load_config
 from trainer_core.training import train
 from trainer_core.training.observer import SilentObserver

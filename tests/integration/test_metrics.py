@@ -55,6 +55,10 @@ def test_the_noise_levels_of_a_run_are_in_its_record_and_its_last_words(measured
     assert record[LEVELS] == list(measured.levels)
     assert sum(measured.levels) == STEPS * 4
     assert f"Noise levels of {STEPS * 4} samples:\n  0.00-0.05" in result_text(measured)
+    adapter, then = result_text(measured).splitlines()[-2:]
+    assert adapter == f"Adapter: {measured.adapters[0]}"
+    assert then.split()[1:4] == ["adapter-trainer", "sample", str(measured.folder / "run.yaml")]
+    assert (measured.folder / "run.yaml").is_file()
 
 
 def test_nothing_of_it_changes_what_is_learned(measured, tmp_path, cache):

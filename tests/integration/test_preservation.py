@@ -9,7 +9,7 @@ from integration.runs import run_config
 
 from tests.fixtures.combinations import some
 from trainer_core.config.defaults import resolved_length
-from trainer_core.data.cache.collect import collect
+from trainer_core.data.cache.remove_unused import collect
 from trainer_core.demo.run import dataset_folder
 from trainer_core.diffusion.flow import sample_euler
 from trainer_core.families.registry import get_family

@@ -3,7 +3,7 @@
 import pytest
 
 from trainer_core.config import DatasetSection
-from trainer_core.data.sources.folder import scan
+from trainer_core.data.sources.scan_folder import scan
 from trainer_core.demo.run import dataset_folder
 from trainer_core.errors import DatasetError, InputError
 from trainer_core.filesystem.allowed_folders import AllowedFolders

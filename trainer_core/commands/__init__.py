@@ -12,8 +12,6 @@ class Verb:
 
     Attributes:
         module: Module of this package that has the function.
-        summary: One line.
-        usage: How it is called.
         details: The rest of its help.
         options: Its settings that may also be written ``--name VALUE``.
         switches: Its settings of ``true`` or ``false`` that may also be written ``--name``.

@@ -12,31 +12,34 @@ from typing import TYPE_CHECKING, Any, cast
 from ..errors import AdapterError, InputError, told_of
 from ..families.run_files import load_config
 from . import VERBS
-from .arguments import Arguments
-from .console import LayerProgress, show_report
-from .operations import (
+from .adapter_output import (
     DIFFUSERS_MARK,
     OutputForm,
-    check_words,
     clear_leftovers,
     error_summary,
-    existing,
-    existing_base,
-    is_set,
     kept_dtype,
     kept_layout,
     new_target,
-    numbers,
     rounded,
+)
+from .arguments import (
+    Arguments,
+    check_words,
+    existing,
+    existing_base,
+    is_set,
+    numbers,
     whole_number,
     word_or,
 )
-from .plain_words import kept_sentence, loss_sentence
+from .console import LayerProgress, show_report
+from .result_sentences import kept_sentence, loss_sentence
 
 if TYPE_CHECKING:
     from ..bases.merge import MergeReport, Rounding
     from ..config import AdapterConfig
     from ..families.family import Family
+    from ..types import AdapterState
 
 
 _LITTLE = 0.5
@@ -163,15 +166,8 @@ def extract(arguments: Arguments) -> int:
         state, errors = extract_adapter(walk, config.adapter)
     rounding = form.write(target, state, base.family, None)
     formats = {"base": stored_formats(base), "tuned": stored_formats(tuned)}
-    report: dict[str, Any] = {
-        "output": target,
-        "family": base.family.name,
-        "kind": state.kind,
-        "layers": len(state.layers),
-        "error": errors if arguments.json else error_summary(errors),
-        "dtype_error": rounding,
-        "stored_as": {name: list(found) for name, found in formats.items()},
-    }
+    report = _made(target, base.family, state, errors, rounding, as_json=arguments.json)
+    report["stored_as"] = {name: list(found) for name, found in formats.items()}
     for name, found in {
         "without_difference": walk.same,
         "not_chosen": walk.left_out,
@@ -232,21 +228,32 @@ def resize(arguments: Arguments) -> int:
         with LayerProgress("resized", as_json=arguments.json) as progress:
             state, errors = resize_adapter(opened.state, sizes, progress)
         rounding = form.write(target, state, family, opened.file.metadata)
-    ranks = Counter(layer.rank for layer in state.layers.values())
-    show_report(
-        {
-            "output": target,
-            "family": family.name,
-            "kind": state.kind,
-            "layers": len(state.layers),
-            "ranks": dict(sorted(ranks.items())),
-            "error": errors if arguments.json else error_summary(errors),
-            "dtype_error": rounding,
-        },
-        as_json=arguments.json,
-        outcome=loss_sentence(errors, len(state.layers)),
-    )
+    report = _made(target, family, state, errors, rounding, as_json=arguments.json)
+    outcome = loss_sentence(errors, len(state.layers))
+    show_report(report, as_json=arguments.json, outcome=outcome)
     return 0
+
+
+def _made(
+    target: Path,
+    family: Family,
+    state: AdapterState,
+    errors: Mapping[str, float],
+    rounding: float,
+    *,
+    as_json: bool,
+) -> dict[str, Any]:
+    """What a verb says of the adapter that it has made; ``errors`` by layer, relative."""
+    ranks = Counter(layer.rank for layer in state.layers.values())
+    return {
+        "output": target,
+        "family": family.name,
+        "kind": state.kind,
+        "layers": len(state.layers),
+        "ranks": dict(sorted(ranks.items())),
+        "error": errors if as_json else error_summary(errors) if errors else {},
+        "dtype_error": rounding,
+    }
 
 
 def _factor(text: str | None) -> int | None:
@@ -294,24 +301,12 @@ def combine(arguments: Arguments) -> int:
             state, errors = combine_adapters(inputs, family.layers.key_map, rank, progress)
         source = files[0].metadata if len(files) == 1 else None
         rounding = form.write(target, state, family, source)
-    ranks = Counter(layer.rank for layer in state.layers.values())
-    show_report(
-        {
-            "output": target,
-            "family": family.name,
-            "kind": state.kind,
-            "adapters": [
-                {"file": path.name, "weight": weight}
-                for path, weight in zip(paths, weights, strict=True)
-            ],
-            "layers": len(state.layers),
-            "ranks": dict(sorted(ranks.items())),
-            "error": errors if arguments.json else error_summary(errors) if errors else {},
-            "dtype_error": rounding,
-        },
-        as_json=arguments.json,
-        outcome=loss_sentence(errors, len(state.layers)),
-    )
+    report = _made(target, family, state, errors, rounding, as_json=arguments.json)
+    report["adapters"] = [
+        {"file": path.name, "weight": weight} for path, weight in zip(paths, weights, strict=True)
+    ]
+    outcome = loss_sentence(errors, len(state.layers))
+    show_report(report, as_json=arguments.json, outcome=outcome)
     return 0
 
 

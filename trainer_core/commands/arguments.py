@@ -1,8 +1,9 @@
-"""The words of a command: what they are, without a flag for each setting."""
+"""The words of a command, parsed: verb, files, settings and flags, and a verb's own settings."""
 
 from __future__ import annotations
 
 import difflib
+import math
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +12,8 @@ from pathlib import Path
 from ..config import RunConfig
 from ..errors import InputError
 from ..families.run_files import load_config
+from ..filesystem.storage import given_path
+from ..weights.base_location import EMBEDDED
 from . import Verb
 from .console import show_note
 
@@ -27,7 +30,6 @@ class Arguments:
     Attributes:
         words: Those that are neither a setting nor a flag, in order: files, names.
         settings: Those of the form ``key=value``, as they were written.
-        json: Whether output for programs is wanted.
         help: Whether only the verb's help is wanted.
     """
 
@@ -116,7 +118,6 @@ def parse_arguments(words: Sequence[str], verbs: Mapping[str, Verb]) -> tuple[st
     """Sort the words of a command.
 
     Args:
-        words: The verb and what stands behind it.
         verbs: The verbs there are, with the flags that each knows besides ``--json``, ``--help``.
 
     Returns:
@@ -202,3 +203,110 @@ def _unknown_flag(verb: str, flag: str, own: Verb) -> InputError:
         ", ".join(["key=value settings", *of_verb, "--json"]) + " or --help",
         f"Did you mean {near[0]}?" if near else f"Settings are written {verb} key=value.",
     )
+
+
+def word_or(own: Mapping[str, str], name: str, choices: Sequence[str], default: str) -> str:
+    """A setting that is one of some words.
+
+    Raises:
+        InputError: When it is another.
+    """
+    value = own.get(name, default)
+    if value not in choices:
+        raise InputError(f"{name}={value}", f"one of {', '.join(choices)}", f"Correct {name}.")
+    return value
+
+
+def is_set(own: Mapping[str, str], name: str) -> bool:
+    """A switch, written ``--name`` or ``name=true``.
+
+    Raises:
+        InputError: When it is neither true nor false.
+    """
+    return word_or(own, name, ("true", "false"), "false") == "true"
+
+
+def whole_number(own: Mapping[str, str], name: str, least: int) -> int | None:
+    """A setting that is a whole number; None where it is not given.
+
+    Raises:
+        InputError: When it is none, or below `least`.
+    """
+    if name not in own:
+        return None
+    try:
+        value = int(own[name])
+    except ValueError:
+        value = least - 1
+    if value < least:
+        raise InputError(
+            f"{name}={own[name]}", f"a whole number of at least {least}", f"Correct {name}."
+        )
+    return value
+
+
+def numbers(own: Mapping[str, str], name: str, count: int) -> tuple[float, ...]:
+    """A setting like ``1,0.5``: a number for each of some adapters, or one for all; 1 if unset.
+
+    Raises:
+        InputError: When it is something else, or a number is not finite.
+    """
+    text = own.get(name, "1")
+    try:
+        values = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        values = (math.nan,)
+    if len(values) == 1:
+        values *= count
+    if len(values) != count or not all(math.isfinite(value) for value in values):
+        raise InputError(
+            f"{name}={text} for {count} adapter(s)",
+            "one number, or one for each adapter with commas between, such as 1,0.5",
+            f"Correct {name}.",
+        )
+    return values
+
+
+def existing(path: str, what: str) -> Path:
+    """A path that a word names.
+
+    Raises:
+        InputError: When nothing is there, or the system does not let anybody look.
+    """
+    place = given_path(path, what)
+    if not place.exists():
+        raise InputError(f"there is no {place}", what, "Check the path.")
+    return place
+
+
+def existing_base(path: str) -> None:
+    """See that a base which a word names is there, before anything heavy is imported.
+
+    Raises:
+        InputError: When it is not, or the system does not let anybody look.
+    """
+    if path != EMBEDDED and not given_path(path, "a base model").exists():
+        raise InputError(
+            f"{path} does not exist",
+            "a folder or file with a base model, or the word embedded",
+            "Correct the path, or download the model first.",
+        )
+
+
+def check_words(
+    arguments: Arguments, least: int, expected: str, example: str, *, more: bool = False
+) -> None:
+    """See that as many words stand behind a verb as it takes.
+
+    Args:
+        example: How the verb is written with them.
+        more: Whether there may be more.
+
+    Raises:
+        InputError: When there are others.
+    """
+    count = len(arguments.words)
+    if count < least or (count > least and not more):
+        raise InputError(
+            f"{count} word(s) behind the verb", expected, f"Write adapter-trainer {example}."
+        )

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from ..families.run_files import load_config
 from ..filesystem.storage import given_path
-from .arguments import Arguments
+from .adapter_output import clear_leftovers
+from .arguments import Arguments, existing
 from .console import show, show_json, show_note
-from .given_inputs import require_inputs
-from .operations import clear_leftovers, existing
+from .missing_inputs import require_inputs
 from .runs import in_preview, with_prompts
 
 if TYPE_CHECKING:
@@ -46,22 +46,22 @@ def compare(arguments: Arguments) -> int:
     columns = [*run_columns(version, steps, strengths), *file_columns(files, strengths)]
     require_inputs(config, dataset=False)
     output = given_path(own.get("output", [str(version / "comparisons")])[-1], "a folder")
-    from ..data.cache.build import cache_folder
+    from ..data.cache.build_cache import cache_folder
     from ..data.cache.cache_file import cache_folders
     from ..device import borrowed_threads
     from ..inference.comparison import compare as generate
     from ..inference.comparison import save_comparison
 
     clear_leftovers(output, *cache_folders(cache_folder(config)), as_json=arguments.json)
-    progress = _progress if arguments.json else None
+
+    def progress(done: int, total: int) -> None:
+        if arguments.json:
+            show_json({"event": "compared", "done": done, "total": total})
+
     with borrowed_threads(config.memory, embedded=config.base.path == "embedded"):
         comparison = generate(config, columns, notify=progress)
     _report(comparison, save_comparison(comparison, output.absolute()), as_json=arguments.json)
     return 0
-
-
-def _progress(done: int, total: int) -> None:
-    show_json({"event": "compared", "done": done, "total": total})
 
 
 def _report(comparison: Comparison, files: tuple[Path, Path], *, as_json: bool) -> None:

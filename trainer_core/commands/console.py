@@ -64,8 +64,6 @@ def show(text: str) -> None:
 
 def show_image(path: Path) -> None:
     """Print an image on a terminal that can show it; elsewhere nothing, its path stands alone."""
-    from .console import can_show, terminal_lines
-
     if can_show():
         print("\n".join(terminal_lines(path)), flush=True)
 
@@ -74,7 +72,6 @@ def show_report(report: Mapping[str, Any], *, as_json: bool, outcome: str = "") 
     """Print a finished report: YAML for a person, one JSON object for a program.
 
     Args:
-        report: What was found or done.
         outcome: What came of it in a sentence, which a person reads last, where the eye is.
     """
     if as_json:
@@ -153,8 +150,6 @@ def bar_text(done: int, total: int, rest: str, columns: int) -> str:
 
     Args:
         total: All parts, at least 1.
-        rest: What stands behind the bar.
-        columns: Width of the terminal in characters.
 
     Returns:
         At most ``columns - 1`` characters, because a full line would wrap.
@@ -193,7 +188,7 @@ def summary_text(summary: RunSummary) -> str:
 
 
 def result_text(result: RunResult) -> str:
-    """Where a run left its files."""
+    """Where a run left its files, the adapter and what to do next as the last lines."""
     if result.status == "cancelled" and not result.adapters:
         return (
             f"Cancelled before the first step; what is encoded stays in {result.folder}, and the "
@@ -204,16 +199,21 @@ def result_text(result: RunResult) -> str:
     else:
         lines = [f"{result.status.capitalize()} after {result.step} steps."]
     lines += [result.stopped_early] if result.stopped_early else []
+    if result.levels:
+        lines.append(f"Noise levels of {sum(result.levels)} samples:")
+        lines += [f"  {line}" for line in histogram_text(result.levels)]
+    lines += [f"{'Image:':<9}{path}" for path in result.pictures]
     lines.append(f"{'Folder:':<9}{result.folder}")
-    lines += [f"{'Adapter:':<9}{path}" for path in result.adapters]
     if result.best is not None:
         best = result.best
         loss = f"loss {best.loss:.4f} on held-out images; resume=best goes on from it"
         lines.append(f"{'Best:':<9}{best.adapter} (step {best.step}, {loss})")
-    lines += [f"{'Image:':<9}{path}" for path in result.pictures]
-    if result.levels:
-        lines.append(f"Noise levels of {sum(result.levels)} samples:")
-        lines += [f"  {line}" for line in histogram_text(result.levels)]
+    lines += [f"{'Adapter:':<9}{path}" for path in result.adapters]
+    if result.status == "cancelled":
+        lines.append(f"{'Next:':<9}the same command with resume=latest")
+    elif result.adapters:
+        words = f"{result.folder / 'run.yaml'} adapter={result.adapters[0]} prompt=TEXT"
+        lines.append(f"{'Next:':<9}adapter-trainer sample {words}")
     return "\n".join(lines)
 
 
@@ -263,7 +263,6 @@ class LayerProgress:
     """Shows how many layers are done: a bar on a terminal, else a line from time to time.
 
     Args:
-        what: What is done with a layer.
         as_json: One JSON object a line instead of text.
     """
 

@@ -11,18 +11,10 @@ from typing import TYPE_CHECKING, Any
 from ..errors import InputError, TrainerError
 from ..filesystem.storage import given_path
 from . import VERBS
-from .arguments import Arguments
+from .adapter_output import clear_leftovers, rounded
+from .arguments import Arguments, check_words, existing, is_set, whole_number, word_or
 from .console import LayerProgress, show, show_error, show_json, show_report
-from .operations import (
-    check_words,
-    clear_leftovers,
-    existing,
-    is_set,
-    rounded,
-    whole_number,
-    word_or,
-)
-from .plain_words import conversion_sentence
+from .result_sentences import conversion_sentence
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -75,15 +67,7 @@ def convert(arguments: Arguments) -> int:
 
 @dataclass(frozen=True)
 class _Work:
-    """What is done with each file.
-
-    Attributes:
-        layout: The layout to convert to.
-        family: The family as the command names it.
-        base: The base as the command names it.
-        options: More arguments of `adapter_files.convert.convert.convert`.
-        json: Whether output is for programs.
-    """
+    """What is done with each file."""
 
     layout: str
     family: str | None
@@ -285,7 +269,7 @@ def _facts(report: Conversion, *, as_json: bool) -> dict[str, Any]:
     def shown(error: float) -> float:
         return error if as_json else rounded(error)
 
-    return {
+    facts = {
         "input": str(report.source),
         "output": report.target,
         "layout": report.layout,
@@ -298,3 +282,5 @@ def _facts(report: Conversion, *, as_json: bool) -> dict[str, Any]:
         "dtype_error": shown(report.rounding),
         "notes": report.notes,
     }
+    # A person is told what there is.
+    return {name: each for name, each in facts.items() if as_json or each not in ({}, [], ())}

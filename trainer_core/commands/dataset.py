@@ -9,19 +9,18 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..config import RunConfig
-from ..data.sources.listing import dataset_root
+from ..data.sources.list_files import dataset_root
 from ..errors import DatasetError, InputError, TrainerError
 from ..families.run_files import load_config
 from ..filesystem.storage import given_path, write_text
 from . import VERBS
-from .arguments import Arguments
+from .arguments import Arguments, is_set
 from .console import overwrite_line, show, show_json
 from .local_base import local_text_limit, locate_local_base
-from .operations import is_set
 
 if TYPE_CHECKING:
-    from ..data.captions import TextLimit
-    from ..data.report.facts import DatasetReport, ReportedBucket
+    from ..data.captions.length import TextLimit
+    from ..data.report.dataset_report import DatasetReport, ReportedBucket
     from ..families.dataset_reading import Gathered
     from ..types import Bucket
 
@@ -50,18 +49,22 @@ def dataset(arguments: Arguments) -> int:
         dataset_root(config.dataset.path)
     looks = is_set(last, "looks") or bool({"html", "sheet"} & last.keys())
     gathered = _gather(config)
+    report, own_file = gathered.report, place is not None and place.is_file()
+    if not own_file and not any(each.startswith("training.steps=") for each in arguments.settings):
+        # The steps would be those of the defaults.
+        report = dataclasses.replace(report, schedule=dataclasses.replace(report.schedule, steps=0))
     # Without a base of the person's own its figures would be those of the embedded one.
-    named = (place is not None and place.is_file()) or "base" in " ".join(arguments.settings)
-    report = with_vram(config, gathered.report) if named else gathered.report
+    if own_file or "base" in " ".join(arguments.settings):
+        report = with_vram(config, report)
     if looks:
         report = _inspected(config, report, quiet=arguments.json)
     files = _write(report, last)
     if arguments.json:
         show_json({**_record(gathered, report), "files": files})
     else:
-        from ..data.caption_notes import caption_notes
+        from ..data.captions.notes import caption_notes
         from ..data.flips import with_flips
-        from ..data.report.words import report_text
+        from ..data.report.report_text import report_text
 
         show(report_text(report))
         _, unflipped = with_flips(gathered.planned, config.dataset)
@@ -88,9 +91,6 @@ def _gather(config: RunConfig) -> Gathered:
 
 def with_vram(config: RunConfig, report: DatasetReport) -> DatasetReport:
     """Add what a step at each of the largest buckets is expected to take.
-
-    Args:
-        report: As it was made without.
 
     Returns:
         The same report where the base is not at hand, or cannot be simulated.
@@ -140,8 +140,8 @@ def _vram(config: RunConfig, buckets: Sequence[ReportedBucket], controls: int) -
 
 
 def _inspected(config: RunConfig, report: DatasetReport, *, quiet: bool) -> DatasetReport:
-    from ..data.cache.build import cache_folder
-    from ..data.report.inspection import inspect
+    from ..data.cache.build_cache import cache_folder
+    from ..data.report.decoded_findings import inspect
 
     shown = not quiet and sys.stdout.isatty()
 
@@ -156,13 +156,13 @@ def _write(report: DatasetReport, options: Mapping[str, str]) -> dict[str, str]:
     """Write the page and the sheet that were asked for; what was written, by name."""
     files: dict[str, str] = {}
     if "html" in options:
-        from ..data.report.page import report_page
+        from ..data.report.html_page import report_page
 
         path = given_path(options["html"], "a file for the page")
         write_text(path, report_page(report))
         files["html"] = str(path)
     if "sheet" in options:
-        from ..data.report.sheet import save_sheet
+        from ..data.report.contact_sheet import save_sheet
 
         path = given_path(options["sheet"], "a file for the contact sheet")
         save_sheet(report, path)
@@ -170,26 +170,26 @@ def _write(report: DatasetReport, options: Mapping[str, str]) -> dict[str, str]:
     return files
 
 
-def dataset_report(config: RunConfig) -> tuple[Mapping[str, Any], DatasetError | None]:
+def dataset_report(config: RunConfig) -> tuple[dict[str, Any], DatasetError | None] | None:
     """Describe the dataset that a run file names, in short.
 
-    Args:
-        config: The run file; its family decides sizes.
-
     Returns:
-        The report, and why `train` would refuse the dataset, or None.
+        The report, and why `train` would refuse the dataset, or None. No report of a slider, which
+        has no files to look at.
 
     Raises:
         ConfigError: When no dataset is named.
         DatasetError: When there is no such folder.
     """
+    if config.dataset.slider.is_on:
+        return None
     gathered = _gather(config)
-    return _summary(gathered), gathered.refusal
+    return {"steps": gathered.report.schedule.steps, **_summary(gathered)}, gathered.refusal
 
 
 def _record(gathered: Gathered, report: DatasetReport) -> dict[str, Any]:
     """Everything, for a program."""
-    from ..data.report.facts import as_json
+    from ..data.report.dataset_report import as_json
 
     whole = as_json(report)
     own = ("findings", "schedule", "folders", "counts", "looked", "images")
@@ -199,7 +199,7 @@ def _record(gathered: Gathered, report: DatasetReport) -> dict[str, Any]:
 
 
 def _summary(gathered: Gathered) -> dict[str, Any]:
-    from ..data.report.facts import as_json
+    from ..data.report.dataset_report import as_json
 
     found, report = gathered.found, gathered.report
     texts = [sample.caption for sample in found.samples]
@@ -229,7 +229,7 @@ def _counted(values: Any) -> dict[str, int]:
 
 
 def _spread(numbers: list[int]) -> dict[str, int] | None:
-    from ..data.report.facts import as_json
-    from ..data.report.texts import spread
+    from ..data.report.caption_findings import spread
+    from ..data.report.dataset_report import as_json
 
     return as_json(spread(numbers))

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..config import RunConfig
+from ..config.defaults import resolved_length, run_length
 from ..errors import TrainerError
 from ..requirements import MissingLibrary, all_requirements, installed_version, meets
 from ..version import __version__
@@ -20,9 +21,10 @@ from .allocator import allocator_report
 from .arguments import Arguments
 from .console import show, show_report
 from .dataset import dataset_report
-from .given_inputs import missing_inputs
 from .layer_report import layer_report, other_layers
 from .local_base import locate_local_base
+from .memory_report import memory_report
+from .missing_inputs import missing_inputs
 
 if TYPE_CHECKING:
     import torch
@@ -81,16 +83,13 @@ def _verdict(problems: Sequence[str], *, run: bool) -> str:
 
 
 def run_report(config: RunConfig) -> tuple[dict[str, Any], list[str]]:
-    """Say what a run would do.
-
-    Returns:
-        Dataset, base, adapter and memory, as far as each can be found out; and what would stop
-        the run, in words.
-    """
+    """What a run would do, as far as that can be found out, and in words what would stop it."""
+    from ..families.trainable_text import with_text
+    from ..training.memory.velocity_error import velocity_report
     from ..training.prepare.attach import attach_empty
     from ..training.prepare.finished_cache import require_variant
 
-    report: dict[str, Any] = {"family": config.family}
+    report: dict[str, Any] = {"family": config.family, "steps": _steps(config)}
     problems: list[str] = []
 
     def attempt(name: str, work: Callable[[], Any]) -> Any:
@@ -105,10 +104,10 @@ def run_report(config: RunConfig) -> tuple[dict[str, Any], list[str]]:
     start = attempt("settings", lambda: _start(config))
     manifest = config.cache.manifest
     usable = manifest is None or attempt("cache", lambda: _finished_cache(config)) is not None
-    slider = config.dataset.slider.is_on  # which has no files to look at
-    dataset = None if slider else attempt("dataset", lambda: dataset_report(config))
+    dataset = attempt("dataset", lambda: dataset_report(config))
     if dataset is not None:
         report["dataset"], refusal = dataset
+        report["steps"] = report["dataset"].pop("steps")
         if refusal is not None:
             problems.append(f"dataset: {refusal.found}. {refusal.remedy}")
         controls = max((int(count) for count in report["dataset"]["controls"]), default=0)
@@ -121,18 +120,23 @@ def run_report(config: RunConfig) -> tuple[dict[str, Any], list[str]]:
         report["base"] |= attempt("base", lambda: _beside_report(config, base)) or {}
         adapter = attempt("adapter", lambda: attach_empty(config, base, start))
         if adapter is not None:
-            from .memory_report import memory_report
-
             report["adapter"] = _adapter_report(config, adapter)
             adapter.detach()
-            known = [*adapter.names, *adapter.excluded_unused]
-            report["adapter"]["not_chosen"] = other_layers(base.transformer, known)
+            report["adapter"]["not_chosen"] = other_layers(
+                base.transformer, [*adapter.names, *adapter.excluded_unused]
+            )
             if usable:
-                report |= memory_report(_with_text(config), base, controls, attempt)
+                report |= memory_report(with_text(config), base, controls, attempt)
         narrow = config.memory.base_format not in {"auto", "dense"}
         if manifest and (narrow or config.memory.compute != "dense"):
-            report["velocity_error"] = attempt("memory", lambda: _velocity_error(config))
+            report["velocity_error"] = attempt("memory", lambda: velocity_report(config))
     return report, problems
+
+
+def _steps(config: RunConfig) -> int | None:
+    """How many steps; None where they follow from images, which are not counted yet."""
+    slider = config.dataset.slider.is_on
+    return run_length(resolved_length(config, 1)) if slider else config.training.steps
 
 
 def _folder_problems(config: RunConfig) -> list[str]:
@@ -150,12 +154,6 @@ def _open_base(config: RunConfig, controls: bool) -> EmptyBase:
     family = get_family(config.family)
     location = family.joined(locate_local_base(config.base, family, controls), config)
     return empty_base(location, family)
-
-
-def _with_text(config: RunConfig) -> RunConfig:
-    from ..families.trainable_text import with_text
-
-    return with_text(config)
 
 
 def _start(config: RunConfig) -> AdapterState | None:
@@ -239,12 +237,6 @@ def _adapter_report(config: RunConfig, adapter: AttachedAdapter) -> dict[str, An
     }
 
 
-def _velocity_error(config: RunConfig) -> str:
-    from ..training.memory.velocity_error import velocity_report
-
-    return velocity_report(config)
-
-
 NEEDED = ("torch", "diffusers", "peft", "accelerate", "transformers")
 """What the extra `train` installs."""
 
@@ -268,7 +260,8 @@ def environment_report() -> dict[str, Any]:
     }
     if versions["torch"]:
         report["devices"] = device_reports()
-        report["allocator"] = allocator_report()
+        if any(each["device"].startswith("cuda") for each in report["devices"]):
+            report["allocator"] = allocator_report()
     return report
 
 

@@ -9,9 +9,9 @@ from ..errors import InputError
 from ..families.run_files import load_config
 from ..filesystem.storage import given_path
 from . import VERBS
-from .arguments import Arguments
+from .adapter_output import clear_leftovers, rounded
+from .arguments import Arguments, check_words, existing, is_set
 from .console import show_report
-from .operations import check_words, clear_leftovers, existing, is_set, rounded
 
 _USUAL = "0.05,0.1,0.2"
 _FAR = 0.1

@@ -41,7 +41,8 @@ def template_of(arguments: Arguments) -> int:
     documents = [command_document(each) for each in own.get("from_command", ())]
     documents += [open_document(each) for each in own.get("from", ())]
     family, changes = _family(rest.settings)
-    beside = Beside(documents[0].name if documents[0].format != "command" else _first(own))
+    files = own.get("from") or ["."]
+    beside = Beside(documents[0].name if documents[0].format != "command" else files[0])
     run = read_foreign(documents, family=family, beside=beside, count=count_epoch)
     run = _changed(run, changes)
     run.config()
@@ -74,11 +75,6 @@ def count_epoch(config: RunConfig) -> Epoch:
     for sample in gathered.found.samples:
         images[sample.folder] += 0 if sample.validation else sample.repeats
     return Epoch(steps, apart, images)
-
-
-def _first(own: object) -> str:
-    files = own.get("from", ()) if isinstance(own, dict) else ()
-    return files[0] if files else "."
 
 
 def _family(settings: Sequence[str]) -> tuple[str, list[str]]:

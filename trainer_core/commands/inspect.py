@@ -12,10 +12,9 @@ from ..errors import AdapterFileError, BaseModelError
 from ..filesystem.text_files import parse_json
 from ..printable import listed
 from . import VERBS
-from .arguments import Arguments
+from .arguments import Arguments, existing, existing_base, is_set
 from .console import show, show_report
-from .operations import existing, existing_base, is_set
-from .plain_words import inspected_text
+from .result_sentences import inspected_text
 
 if TYPE_CHECKING:
     from ..adapter_files.verify.proof import Proof
@@ -135,7 +134,6 @@ def readable(text: str) -> Any:
 def _told_family(path: Path) -> Family | None:
     """The family that `convert` takes the file for; None when it fits none, or several."""
     from ..bases.adapter_family import adapter_family
-    from ..errors import AdapterFileError
 
     try:
         return adapter_family(path, any_size=True)
@@ -147,15 +145,11 @@ def prove_file(path: Path, family: str | None = None, base: str | None = None) -
     """See what ComfyUI makes of an adapter file.
 
     Args:
-        path: A safetensors file, or a folder with one.
         family: The architecture; None takes the base's, or else what the file says or its names
             fit.
         base: A Diffusers folder, a single file or ``embedded``, of which headers are read, and the
             weights of some layers (`base_warnings`); None takes the family's published sizes, or
             the embedded base's where the file fits it.
-
-    Returns:
-        What was found.
 
     Raises:
         AdapterFileError: When it is no safetensors file, or its family cannot be told.
@@ -204,7 +198,6 @@ def proof_report(proof: Proof, *, whole: bool) -> dict[str, Any]:
     """A proof as plain values.
 
     Args:
-        proof: What was found.
         whole: Whether to tell of every tensor and layer, or of those alone that are not right.
     """
     report = proof.summary()

@@ -30,9 +30,6 @@ _ATTENTION = re.compile(r"attn|attention", re.IGNORECASE)
 def layer_report(base: str) -> dict[str, Any]:
     """List the layers of a base.
 
-    Args:
-        base: A Diffusers folder, or a single file.
-
     Returns:
         Its class and family, what of it is repeated, each kind of layer with its shape and count,
         and patterns that would adapt them.

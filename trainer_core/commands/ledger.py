@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from . import VERBS
-from .arguments import Arguments
+from .arguments import Arguments, existing, whole_number
 from .console import show, show_json
-from .operations import existing, whole_number
 
 _MOST = 20
 
@@ -36,12 +35,7 @@ def ledger(arguments: Arguments) -> int:
 
 
 def ledger_text(found: Mapping[str, Any], folder: Path, most: int) -> str:
-    """A ledger for a person.
-
-    Args:
-        found: What `read_ledger` gave.
-        most: So many images, the worst ones.
-    """
+    """A ledger for a person."""
     rows = found["images"][:most]
     lines = [f"{folder}, step {found['step']}: {len(rows)} of {found['measured']} images"]
     if rows:

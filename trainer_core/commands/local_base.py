@@ -9,21 +9,13 @@ from ..config import BaseSection, RunConfig
 from ..errors import BaseModelError
 
 if TYPE_CHECKING:
-    from ..data.captions import TextLimit
+    from ..data.captions.length import TextLimit
     from ..families.family import Family
     from ..weights.base_location import BaseLocation
 
 
 def locate_local_base(settings: BaseSection, family: Family, has_controls: bool) -> BaseLocation:
     """Find a base as `locate_base` does, without the network.
-
-    Args:
-        settings: The run file's ``base`` section.
-        family: The architecture that it has to be of.
-        has_controls: Whether the samples have control images.
-
-    Returns:
-        The checked base.
 
     Raises:
         InputError: When the base is missing, incomplete, of another architecture, or a hub id that
@@ -43,13 +35,10 @@ def locate_local_base(settings: BaseSection, family: Family, has_controls: bool)
 def local_text_limit(config: RunConfig, has_controls: bool) -> TextLimit:
     """How long captions may be for a run file's base; loads its tokenizer alone.
 
-    Args:
-        has_controls: Whether the samples have control images.
-
     Raises:
         InputError: As `locate_local_base`.
     """
-    from ..data.captions import TextLimit
+    from ..data.captions.length import TextLimit
     from ..families.registry import get_family
 
     family = get_family(config.family)

@@ -6,9 +6,8 @@ from pathlib import Path
 
 from ..filesystem.storage import given_path, write_text
 from . import VERBS
-from .arguments import Arguments
+from .arguments import Arguments, existing
 from .console import show, show_json
-from .operations import existing
 
 
 def report(arguments: Arguments) -> int:

@@ -6,7 +6,7 @@ import dataclasses
 import difflib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from ..config import PreviewSection, RunConfig
 from ..config.presets.prompts import preview_prompts
@@ -16,14 +16,14 @@ from ..families.presets import GOALS, Gpu, plan_preset
 from ..families.run_files import run_file_of, run_file_template, templates
 from ..filesystem.storage import given_path
 from . import VERBS
-from .arguments import Arguments
+from .adapter_output import clear_leftovers
+from .arguments import Arguments, is_set, numbers
 from .console import show, show_image, show_json, show_report
-from .given_inputs import require_inputs
-from .operations import clear_leftovers, is_set
-from .watching import watching
+from .missing_inputs import require_inputs
+from .run_observers import watching
 
 if TYPE_CHECKING:
-    from ..demo.run import DemoSummary
+    from ..demo.run import DemoSummary, Task
 
 
 def train(arguments: Arguments) -> int:
@@ -64,7 +64,7 @@ def cache(arguments: Arguments) -> int:
             "the gigabytes that it may take",
             "Set cache.max_gb in the run file or on the command line: cache.max_gb=50.",
         )
-    from ..data.cache.build import cache_folder
+    from ..data.cache.build_cache import cache_folder
     from ..device import borrowed_threads, resolve_device
     from ..training.observer import RunCancelledError
     from ..training.prepare.encode_dataset import collect_cache, prepare, save_manifest
@@ -125,8 +125,8 @@ def sample(arguments: Arguments) -> int:
         )
     require_inputs(config, dataset=False)
     output = given_path(own.get("output", ["samples"])[-1], "a folder").absolute()
-    strength = _number(own)
-    from ..data.cache.build import cache_folder
+    (strength,) = numbers({name: values[-1] for name, values in own.items()}, "strength", 1)
+    from ..data.cache.build_cache import cache_folder
     from ..data.cache.cache_file import cache_folders
     from ..inference.pipeline import sample_images
 
@@ -176,16 +176,6 @@ def with_prompts(config: RunConfig, prompts: list[str], controls: list[str]) -> 
     changed = config.model_copy(update={"preview": preview})
     check_config(changed, "the command")
     return changed
-
-
-def _number(own: Mapping[str, list[str]]) -> float:
-    text = own.get("strength", ["1"])[-1]
-    try:
-        return float(text)
-    except ValueError as error:
-        raise InputError(
-            f"strength={text}", "a number, 1 for the adapter as it was trained", "Write strength=1."
-        ) from error
 
 
 def template(arguments: Arguments) -> int:
@@ -294,7 +284,7 @@ def demo(arguments: Arguments) -> int:
 
     output = Path(options.get("output") or "demo_output").absolute()
     with watching(as_json=arguments.json) as observer:
-        summary = run_demo(chosen["kind"], chosen["task"], output, observer)
+        summary = run_demo(chosen["kind"], cast("Task", chosen["task"]), output, observer)
     if arguments.json:
         show_json(dataclasses.asdict(summary))
     else:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from .arguments import Arguments
+from .arguments import Arguments, existing
 from .console import show, show_json
-from .given_inputs import require_inputs
-from .operations import existing
-from .watching import watching
+from .missing_inputs import require_inputs
+from .run_observers import watching
 
 
 def sweep(arguments: Arguments) -> int:

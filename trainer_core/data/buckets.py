@@ -20,9 +20,10 @@ from numpy.typing import NDArray
 from ..config import DatasetSection, dataset_folders
 from ..errors import ConfigError, DatasetError
 from ..types import Bucket, PlannedSample, Sample
-from .collection import uncollected
+from .crop import cut_share
 from .flips import with_flips
-from .image import cut_share, image_size
+from .image import image_size
+from .paused_gc import paused_gc
 
 MUCH_CROPPED = 0.25
 """Share of the area that is cut off, from which an image is told."""
@@ -54,7 +55,7 @@ class Plan:
         return {str(bucket): counts[bucket] for bucket in sorted(counts)}
 
 
-@uncollected()
+@paused_gc()
 def plan_buckets(
     samples: Sequence[Sample],
     settings: DatasetSection,
@@ -64,7 +65,6 @@ def plan_buckets(
     """Choose the sizes of every sample and its control images.
 
     Args:
-        settings: The run file's section; each folder may say otherwise.
         size_multiple: Both sides of what the family can train are multiples of this many pixels.
         control_size: Width, height and area wanted to the width and height of a control image;
             used when ``dataset.control_area`` is set.
@@ -166,7 +166,6 @@ def _cut(size: _Size, shape: str | None) -> _Size:
     and the image's own each time.
 
     Args:
-        size: Width and height of the image.
         shape: As in ``dataset.more_shapes``.
     """
     if shape is None:
@@ -185,7 +184,6 @@ def _longest_side(size: _Size, settings: DatasetSection, step: int, *, own: bool
     cuts right and bottom after Pillow's BICUBIC, where here it is both sides, and LANCZOS.
 
     Args:
-        settings: Resolution, and whether images may be enlarged.
         own: Whether an image that is too small keeps its own size.
 
     Returns:
@@ -262,10 +260,6 @@ def choose_buckets(
     sizes: Sequence[tuple[int, int]], buckets: Sequence[Bucket], *, upscale: bool
 ) -> list[Bucket | None]:
     """Choose the bucket of every size.
-
-    Args:
-        buckets: What `standard_buckets` lists.
-        upscale: Whether images may be enlarged.
 
     Returns:
         For each size the bucket of the nearest aspect ratio that it fills, the larger of two that

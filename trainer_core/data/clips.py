@@ -24,9 +24,9 @@ from ..errors import DatasetError
 from ..filesystem.file_names import CLIP_EXTENSIONS, MOVING_EXTENSIONS
 from ..types import ANY_CLIPS, ClipPart
 from .frame_folders import frame_count, is_frame_folder, read_folder
-from .header import header_info
 from .image import on_white
-from .image_file import BROKEN, opened_image, what_is_wrong
+from .image_decoders import BROKEN, opened_image, what_is_wrong
+from .image_header import header_info
 
 _HDR = {16: "PQ", 18: "HLG"}
 """Numbers of transfer curves in ISO/IEC 23091-4, to their names."""
@@ -52,8 +52,6 @@ class ClipFacts:
     """What a clip holds.
 
     Attributes:
-        width: Of the upright frame in square pixels.
-        height: As well.
         duration: Seconds from the first frame to the end of the last one.
         missing: Seconds that its header promises and that are not there.
     """
@@ -70,9 +68,6 @@ class ClipFacts:
 
 def clip_facts(path: Path, rate: float = ANY_CLIPS.rate) -> ClipFacts:
     """Read how large and how long a clip is; one frame is decoded, all of a GIF or WebP.
-
-    Args:
-        rate: Frames per second of a folder of frames.
 
     Raises:
         DatasetError: When it cannot be read, has no frames, or is HDR.
@@ -293,16 +288,12 @@ def is_clip(path: Path) -> bool:
 
 
 def parts_of(facts: ClipFacts, lengths: Sequence[int], rate: float, most: int) -> list[ClipPart]:
-    """Cut a clip into equal parts that do not overlap.
+    """Cut a clip into equal parts that do not overlap; none where it is too short for the shortest.
 
     Args:
         lengths: Numbers of frames that the base can train, at least one; the largest that the clip
             fills is taken.
-        rate: Frames per second that are trained.
         most: Parts at the most, from the clip's start.
-
-    Returns:
-        Its parts; none where it is shorter than the shortest length.
     """
     frames = facts.frames(rate)
     length = max((each for each in lengths if each <= frames), default=0)

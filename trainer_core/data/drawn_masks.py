@@ -45,14 +45,11 @@ def with_areas(
 
 
 def with_mask(image: Image.Image, seed: int) -> Image.Image:
-    """Give an image a transparent area, unless it has one.
+    """Give an image (RGBA) a transparent area to be filled, unless it has one.
 
     Args:
         image: RGB or RGBA, at the size it is encoded at.
         seed: Names the mask; the same seed and size give the same one.
-
-    Returns:
-        RGBA; what is to be filled is transparent.
     """
     plain = image.convert("RGBA")
     least, _ = plain.getchannel("A").getextrema()

@@ -4,8 +4,7 @@ A file is known by its stamp (size, times, inode), so that an unchanged dataset 
 The memory lies in the cache's folder and holds no paths, only their hashes, because caches are
 passed on to other people.
 
-A scan asks `FileMemory.facts_of` with the status that it has of a file anyway, and tells
-`FileMemory.remember` what it had to read. Encoding asks `FileMemory.of` for the hash.
+A scan asks for headers and for what clips hold, encoding for hashes.
 """
 
 from __future__ import annotations
@@ -13,38 +12,29 @@ from __future__ import annotations
 import hashlib
 import os
 import time
+from dataclasses import astuple
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from ..errors import DatasetError
 from ..filesystem.record_table import RecordTable
-from .clips import ClipFacts
+from .clips import ClipFacts, clip_facts
 from .frame_folders import frame_files, is_frame_folder
 from .image import ImageInfo
+from .image_header import header_info
 
 _CHUNK = 1 << 20
 # A file changed twice within a file system's tick keeps its stamp; two seconds is FAT's tick.
 _TICK_NS = 2_000_000_000
-_FIELDS = [
-    ("name", "u1", (32,)),
-    ("stamp", "<i8", (4,)),
-    ("digest", "u1", (32,)),
-    ("width", "<u4"),
-    ("height", "<u4"),
-    ("flags", "<u4"),
-]
-_CLIP_FIELDS = [
-    *_FIELDS[:2],
-    ("width", "<u4"),
-    ("height", "<u4"),
-    ("duration", "<f8"),
-    ("missing", "<f8"),
-]
+_KEY = [("name", "u1", (32,)), ("stamp", "<i8", (4,))]
+_SIZE = [("width", "<u4"), ("height", "<u4")]
+_OF_IMAGES = [("digest", "u1", (32,)), *_SIZE, ("flags", "<u4")]
+_OF_CLIPS = [*_SIZE, ("duration", "<f8"), ("missing", "<f8")]
 _HASHED, _HEADER, _ANIMATED, _ALPHA = 1, 2, 4, 8
 
 _Stamp = tuple[int, int, int, int]
-_Known = tuple[_Stamp, bytes, ImageInfo | None]
 
 
 class FileMemory:
@@ -52,67 +42,54 @@ class FileMemory:
 
     Args:
         folder: The cache folder; None remembers only as long as this lives.
-        trust: Whether what is remembered is believed; otherwise every file is read.
+        trust: Whether what is remembered there is believed; otherwise every file is read.
     """
 
     def __init__(self, folder: Path | None, trust: bool = True) -> None:
-        self._table = RecordTable(folder / "index", "images", _FIELDS, 1) if folder else None
-        self._trust = trust
-        self._rows = self._table.read() if self._table else np.zeros(0, np.dtype(_FIELDS))
-        names = self._rows["name"].tobytes()
-        self._place = {names[at : at + 32]: at // 32 for at in range(0, len(names), 32)}
-        # Lists: a row of a table takes longer to read than the rest of a look-up.
-        self._stamps: list[list[int]] = self._rows["stamp"].tolist()
-        self._digests = self._rows["digest"]
-        self._flags: list[int] = self._rows["flags"].tolist()
-        self._sizes = list(
-            zip(self._rows["width"].tolist(), self._rows["height"].tolist(), strict=True)
-        )
-        self._new: dict[bytes, _Known] = {}
-        self._clip_table = (
-            RecordTable(folder / "index", "clips", _CLIP_FIELDS, 1) if folder else None
-        )
-        self._clips: dict[bytes, tuple[_Stamp, ClipFacts]] | None = None
-        self._new_clips: dict[bytes, tuple[_Stamp, ClipFacts]] = {}
+        self._images = _Table(folder, "images", _OF_IMAGES, trust=trust)
+        self._clips = _Table(folder, "clips", _OF_CLIPS, trust=trust)
         self._seen: dict[str, tuple[_Stamp, str]] = {}
 
-    def facts_of(self, path: Path | str, status: os.stat_result) -> ImageInfo | None:
-        """What the header of an image file says, where that is remembered of the file as it is.
+    def image_info(self, path: Path) -> ImageInfo:
+        """What an image's header says; the file is opened only where that is not remembered.
+
+        Raises:
+            DatasetError: As `image_header.header_info`.
+        """
+        try:
+            stamp, name = _stamp_of(path.stat()), _name(path)
+        except OSError:
+            return header_info(path)
+        digest, found = self._image(name, stamp)
+        if digest:
+            # The hash is asked for next: neither its status nor its name is made again then.
+            self._seen[os.fspath(path)] = (stamp, digest.hex())
+        if found is None:
+            found = header_info(path)
+            self._keep(name, stamp, digest, found)
+        return found
+
+    def clip_facts(self, path: Path, rate: float) -> ClipFacts:
+        """What a clip holds; it is opened only where that is not remembered.
 
         Args:
-            status: Its status, links followed.
+            rate: Frames per second of a folder of frames, of which nothing is remembered.
+
+        Raises:
+            DatasetError: As `clips.clip_facts`.
         """
-        stamp = _stamp_of(status)
-        known = self._known(_name(path), stamp) if self._trust else None
-        if known is None:
-            return None
-        if known[1]:
-            # The hash is asked for next: neither its status nor its name is made again then.
-            self._seen[os.fspath(path)] = (stamp, known[1].hex())
-        return known[2]
-
-    def remember(self, path: Path | str, status: os.stat_result, facts: ImageInfo) -> None:
-        """Remember what a header says that was just read; `status` is from before reading it."""
-        name, stamp = _name(path), _stamp_of(status)
-        known = self._known(name, stamp)
-        self._keep(name, (stamp, known[1] if known else b"", facts))
-
-    def clip_of(self, path: Path | str, status: os.stat_result) -> ClipFacts | None:
-        """What a clip holds, as `facts_of` gives what an image's header says."""
-        if self._clips is None:
-            rows = self._clip_table.read().tolist() if self._clip_table and self._trust else []
-            self._clips = {
-                bytes(name): (tuple(stamp), ClipFacts(*facts)) for name, stamp, *facts, _, _ in rows
-            }
-        name = _name(path)
-        stamp, facts = self._new_clips.get(name) or self._clips.get(name, (None, None))
-        return facts if stamp == _stamp_of(status) else None
-
-    def remember_clip(self, path: Path | str, status: os.stat_result, facts: ClipFacts) -> None:
-        """Remember what a clip holds that was just read; `status` is from before reading it."""
-        stamp = _stamp_of(status)
-        if _is_settled(stamp):
-            self._new_clips[_name(path)] = stamp, facts
+        try:
+            status = None if is_frame_folder(path) else path.stat()
+        except OSError:
+            status = None
+        if status is None:
+            return clip_facts(path, rate)
+        stamp, name = _stamp_of(status), _name(path)
+        if known := self._clips.get(name, stamp):
+            return ClipFacts(*known)
+        found = clip_facts(path, rate)
+        self._clips.put(name, stamp, astuple(found))
+        return found
 
     def of(self, path: Path) -> str:
         """SHA-256 of an image file's bytes, as 64 hexadecimal digits.
@@ -125,15 +102,15 @@ class FileMemory:
             return self._seen[text][1]
         try:
             stamp, name = _stamp_of(os.stat(text)), _name(text)  # noqa: PTH116 - many files
-            known = self._known(name, stamp)
+            known, info = self._image(name, stamp)
             if is_frame_folder(path):
                 every = "".join(map(self.of, frame_files(path)))
                 digest = hashlib.sha256(every.encode()).hexdigest()
-            elif self._trust and known is not None and known[1]:
-                digest = known[1].hex()
+            elif known:
+                digest = known.hex()
             else:
                 digest = hash_file(path)
-                self._keep(name, (stamp, bytes.fromhex(digest), known[2] if known else None))
+                self._keep(name, stamp, bytes.fromhex(digest), info)
         except OSError as error:
             raise DatasetError(
                 f"{path} cannot be read ({error.strerror})",
@@ -164,48 +141,72 @@ class FileMemory:
 
     def save(self) -> None:
         """Write what is new to the cache folder; a folder that takes no files keeps nothing."""
-        if self._new_clips and self._clip_table is not None:
-            rows = self._clip_table.rows(len(self._new_clips))
-            rows["name"] = _bytes_array(list(self._new_clips))
-            rows["stamp"] = [stamp for stamp, _ in self._new_clips.values()]
-            for name, *_ in _CLIP_FIELDS[2:]:
-                rows[name] = [getattr(facts, name) for _, facts in self._new_clips.values()]
-            self._clip_table.add(rows)
-            self._clip_table.close()
+        self._images.save()
+        self._clips.save()
+
+    def _image(self, name: bytes, stamp: _Stamp) -> tuple[bytes, ImageInfo | None]:
+        """The hash of a file, empty where it is not known, and what its header says."""
+        known = self._images.get(name, stamp)
+        if known is None:
+            return b"", None
+        digest, width, height, flags = known
+        info = ImageInfo(width, height, bool(flags & _ANIMATED), bool(flags & _ALPHA))
+        return digest.tobytes() if flags & _HASHED else b"", info if flags & _HEADER else None
+
+    def _keep(self, name: bytes, stamp: _Stamp, digest: bytes, info: ImageInfo | None) -> None:
+        flags, size = _HASHED if digest else 0, (0, 0)
+        if info is not None:
+            size = info.width, info.height
+            flags |= _HEADER | _ANIMATED * info.animated | _ALPHA * info.alpha
+        content = np.frombuffer(digest or bytes(32), np.uint8)
+        self._images.put(name, stamp, (content, *size, flags))
+
+
+class _Table:
+    """Values of files by their names and stamps: a table in the cache folder, and what is new."""
+
+    def __init__(
+        self, folder: Path | None, name: str, fields: list[tuple[Any, ...]], *, trust: bool
+    ) -> None:
+        fields = [*_KEY, *fields]
+        self._table = RecordTable(folder / "index", name, fields, 1) if folder else None
+        self._fields = [each[0] for each in fields[2:]]
+        rows = np.zeros(0, np.dtype(fields))
+        if trust and self._table is not None:
+            rows = self._table.read()
+        names = rows["name"].tobytes()
+        self._place = {names[at : at + 32]: at // 32 for at in range(0, len(names), 32)}
+        # Lists: a row of a table takes longer to read than the rest of a look-up.
+        self._stamps: list[list[int]] = rows["stamp"].tolist()
+        columns = (rows[each] for each in self._fields)
+        self._columns = [each if each.ndim > 1 else each.tolist() for each in columns]
+        self._new: dict[bytes, tuple[_Stamp, tuple[Any, ...]]] = {}
+
+    def get(self, name: bytes, stamp: _Stamp) -> tuple[Any, ...] | None:
+        if name in self._new:
+            before, values = self._new[name]
+            return values if before == stamp else None
+        place = self._place.get(name)
+        if place is None or tuple(self._stamps[place]) != stamp:
+            return None
+        return tuple(column[place] for column in self._columns)
+
+    def put(self, name: bytes, stamp: _Stamp, values: tuple[Any, ...]) -> None:
+        # A file that has just changed may change again, and keep its stamp.
+        if time.time_ns() - max(stamp[1], stamp[2]) > _TICK_NS:
+            self._new[name] = stamp, values
+
+    def save(self) -> None:
         if not self._new or self._table is None:
             return
         rows = self._table.rows(len(self._new))
-        rows["name"] = _bytes_array(list(self._new))
-        rows["stamp"] = [known[0] for known in self._new.values()]
-        rows["digest"] = _bytes_array([known[1] or bytes(32) for known in self._new.values()])
-        facts = [known[2] for known in self._new.values()]
-        rows["width"] = [each.width if each else 0 for each in facts]
-        rows["height"] = [each.height if each else 0 for each in facts]
-        rows["flags"] = [_flags(known) for known in self._new.values()]
+        rows["name"] = np.frombuffer(b"".join(self._new), np.uint8).reshape(-1, 32)
+        rows["stamp"] = [stamp for stamp, _ in self._new.values()]
+        columns = zip(*(values for _, values in self._new.values()), strict=True)
+        for field, column in zip(self._fields, columns, strict=True):
+            rows[field] = column
         self._table.add(rows)
         self._table.close()
-
-    def _known(self, name: bytes, stamp: _Stamp) -> _Known | None:
-        known = self._new.get(name)
-        if known is None:
-            place = self._place.get(name)
-            if place is None:
-                return None
-            if tuple(self._stamps[place]) != stamp:
-                return None
-            flags = self._flags[place]
-            digest = self._digests[place].tobytes() if flags & _HASHED else b""
-            facts = None
-            if flags & _HEADER:
-                facts = ImageInfo(
-                    *self._sizes[place], bool(flags & _ANIMATED), bool(flags & _ALPHA)
-                )
-            return stamp, digest, facts
-        return known if known[0] == stamp else None
-
-    def _keep(self, name: bytes, known: _Known) -> None:
-        if _is_settled(known[0]):
-            self._new[name] = known
 
 
 def hash_file(path: Path) -> str:
@@ -227,19 +228,3 @@ def _stamp_of(status: os.stat_result) -> _Stamp:
     # An inode of Windows may have all of its 64 bits.
     inode = (status.st_ino + 2**63) % 2**64 - 2**63
     return status.st_size, status.st_mtime_ns, status.st_ctime_ns, inode
-
-
-def _is_settled(stamp: _Stamp) -> bool:
-    return time.time_ns() - max(stamp[1], stamp[2]) > _TICK_NS
-
-
-def _flags(known: _Known) -> int:
-    facts = known[2]
-    flags = (_HASHED if known[1] else 0) | (_HEADER if facts else 0)
-    if facts:
-        flags |= (_ANIMATED if facts.animated else 0) | (_ALPHA if facts.alpha else 0)
-    return flags
-
-
-def _bytes_array(values: list[bytes]) -> np.ndarray:
-    return np.frombuffer(b"".join(values), np.uint8).reshape(len(values), 32)

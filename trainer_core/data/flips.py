@@ -19,9 +19,6 @@ def with_flips(
 ) -> tuple[tuple[PlannedSample, ...], tuple[str, ...]]:
     """Choose what is trained mirrored: all that is trained, but where a text of it forbids it.
 
-    Args:
-        settings: ``dataset.flip`` and ``dataset.flip_except``.
-
     Returns:
         The same samples in the same order, and what a person may want to know of it.
     """

@@ -14,8 +14,8 @@ from PIL import Image
 from ..errors import DatasetError
 from ..filesystem.file_names import FRAME_FOLDER, IMAGE_EXTENSIONS
 from ..types import ClipPart
-from .header import header_info
 from .image import open_image
+from .image_header import header_info
 
 _DIGITS = re.compile(r"([0-9]+)")
 

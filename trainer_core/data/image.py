@@ -9,12 +9,10 @@ Adobe RGB or Display P3 read as sRGB look pale; the VAE knows sRGB only.
 from __future__ import annotations
 
 import io
-import math
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import torch
@@ -22,14 +20,7 @@ from PIL import ExifTags, Image, ImageChops, ImageCms, ImageFile
 from torch import Tensor
 
 from ..errors import DatasetError
-from ..types import Bucket
-from .image_file import BROKEN, is_cut_short, opened_image
-
-Crop = Literal["center", "top", "mask", "stretch"]
-"""As ``dataset.crop``."""
-
-CENTER = (0.5, 0.5)
-"""The middle of an image, as shares of its width and height."""
+from .image_decoders import BROKEN, is_cut_short, opened_image
 
 _WHITE = (255, 255, 255, 255)
 _MODE = {3: "RGB", 4: "RGBA"}
@@ -51,8 +42,6 @@ class ImageInfo:
     """What an image file's header says.
 
     Attributes:
-        width: Upright width in pixels.
-        height: Upright height in pixels.
         animated: Whether it has several frames that are shown one after the other.
         alpha: Whether its pixels say how transparent they are.
     """
@@ -105,7 +94,7 @@ def turned_note(path: Path, beside: tuple[int, int]) -> str:
 
 
 def open_image(path: Path, animated: str = "error", channels: int = 3) -> Image.Image:
-    """Decode an image.
+    """Decode an image: upright, of mode RGB or RGBA, without metadata.
 
     With three channels transparent parts are laid on white; 16-bit greys are scaled to eight bits;
     colours of an embedded profile are converted to sRGB, where Pillow was built with LittleCMS.
@@ -114,9 +103,6 @@ def open_image(path: Path, animated: str = "error", channels: int = 3) -> Image.
         animated: With ``first_frame`` the first frame of an animated image is taken; with any
             other value such an image is an error.
         channels: 3, or 4 for transparency as well; what has none is opaque.
-
-    Returns:
-        An upright image of mode RGB or RGBA that carries no metadata.
 
     Raises:
         DatasetError: When the file is cut short, empty, not an image, implausibly large, or
@@ -137,7 +123,6 @@ def open_mask(path: Path, animated: str = "error", *, transparency: bool = False
     mask is black.
 
     Args:
-        animated: As in `open_image`.
         transparency: Whether the mask is how opaque the image is; white where it says nothing.
 
     Returns:
@@ -182,89 +167,6 @@ def on_white(image: Image.Image) -> Image.Image:
     background = Image.new("RGBA", image.size, _WHITE)
     background.alpha_composite(image)
     return background.convert("RGB")
-
-
-def fit_to_bucket(
-    image: Image.Image,
-    bucket: Bucket,
-    crop: Crop = "center",
-    focus: tuple[float, float] = CENTER,
-) -> Image.Image:
-    """Resize what `kept_box` keeps of an image to the bucket (LANCZOS).
-
-    Pillow weighs the colours of an RGBA image by its alpha: what is hidden bleeds into nothing.
-    """
-    box = kept_box(image.size, bucket, crop, focus)
-    if box[2] - box[0] == bucket.width and box[3] - box[1] == bucket.height:
-        return image.crop((int(box[0]), int(box[1]), int(box[2]), int(box[3])))
-    return image.resize((bucket.width, bucket.height), Image.Resampling.LANCZOS, box=box)
-
-
-def kept_box(
-    size: tuple[int, int],
-    bucket: Bucket,
-    crop: Crop = "center",
-    focus: tuple[float, float] = CENTER,
-) -> tuple[float, float, float, float]:
-    """What `fit_to_bucket` keeps of an image: the largest part of the bucket's shape.
-
-    Args:
-        size: The image's width and height in pixels.
-        bucket: The size that it is trained at.
-        crop: As ``dataset.crop``: ``center`` and ``top`` cut off evenly to the left and right,
-            ``mask`` comes as near as the image allows to having ``focus`` in the middle,
-            ``stretch`` keeps all.
-        focus: A place of the image, as shares of its width and height.
-
-    Returns:
-        Left, top, right, bottom in the image's pixels; whole ones where nothing is resized.
-    """
-    width, height = size
-    if crop == "stretch":
-        return 0, 0, width, height
-    scale = max(bucket.width / width, bucket.height / height)
-    kept = bucket.width / scale, bucket.height / scale
-    left, top = _start(size, kept, crop, focus)
-    if scale == 1.0:
-        # Cutting on whole pixels: half a pixel's shift would blur the image.
-        whole = round if crop == "mask" else math.floor
-        left, top = whole(left), whole(top)
-        return left, top, left + bucket.width, top + bucket.height
-    right, bottom = min(left + kept[0], width), min(top + kept[1], height)
-    return max(left, 0.0), max(top, 0.0), right, bottom
-
-
-def cut_share(size: tuple[int, int], bucket: Bucket, crop: Crop) -> float:
-    """Share of an image's area that `kept_box` leaves out, 0 to 1; 4:3 in a square loses 0.25."""
-    across, down = bucket.width * size[1], bucket.height * size[0]
-    return 0.0 if crop == "stretch" else 1.0 - min(across, down) / max(across, down)
-
-
-def moved(crop: Crop, focus: tuple[float, float] | None) -> tuple[Crop, tuple[float, float]]:
-    """Crop and focus for `kept_box` where a person may have moved what is kept."""
-    return (crop, CENTER) if focus is None or crop == "stretch" else ("mask", focus)
-
-
-def _start(
-    size: tuple[int, int], kept: tuple[float, float], crop: Crop, focus: tuple[float, float]
-) -> tuple[float, float]:
-    """Where what is kept begins, from the left and from the top."""
-    spare = size[0] - kept[0], size[1] - kept[1]
-    if crop == "mask":
-        left, top = (
-            min(max(share * side - part / 2, 0.0), rest)
-            for share, side, part, rest in zip(focus, size, kept, spare, strict=True)
-        )
-        return left, top
-    return spare[0] / 2, 0.0 if crop == "top" else spare[1] / 2
-
-
-def resize_exact(image: Image.Image, width: int, height: int) -> Image.Image:
-    """Resize an image to a size in pixels without keeping its aspect ratio (LANCZOS).
-
-    Source: the default mode of Diffusers' ``VaeImageProcessor.resize``.
-    """
-    return image.resize((width, height), Image.Resampling.LANCZOS)
 
 
 def to_pixels(image: Image.Image, channels: int = 3) -> Tensor:

@@ -22,7 +22,8 @@ from ..config.folders import MaskSection
 from ..errors import DatasetError
 from ..types import Bucket, ClipPart, Sample
 from .clips import read_frames
-from .image import CENTER, Crop, kept_box, moved, open_mask
+from .crop import CENTER, Crop, kept_box, moved
+from .image import open_mask
 
 VERSION = 1
 """Of the way masks are brought to the latents: another one gives other cached files."""
@@ -43,17 +44,11 @@ def read_mask(
     transparency: bool = False,
     invert: bool = False,
 ) -> Image.Image:
-    """Read the mask of an image.
+    """Read the mask of an image: upright, of mode L and its own size; white counts.
 
     Args:
-        path: The mask's file, or the image itself.
         size: Upright width and height of the image in pixels.
-        animated: As ``dataset.animated``.
         transparency: Whether the mask is how opaque ``path`` is.
-        invert: As ``dataset.mask.invert``.
-
-    Returns:
-        Upright, of mode L and its own size; white counts.
 
     Raises:
         DatasetError: When it cannot be read, or has another shape than its image.
@@ -64,15 +59,10 @@ def read_mask(
 def read_mask_clip(
     path: Path, size: tuple[int, int], part: ClipPart, *, invert: bool = False
 ) -> Iterator[Image.Image]:
-    """Read the frames of a clip's mask that is a clip itself.
+    """Read the frames of a clip's mask that is a clip itself, each as `read_mask`.
 
     Args:
-        size: As for `read_mask`.
         part: Which frames of the clip are trained; the mask's are those at the same times.
-        invert: As for `read_mask`.
-
-    Returns:
-        As `read_mask`, one for each frame.
 
     Raises:
         DatasetError: As `read_mask`, or when it ends before the part.
@@ -121,14 +111,10 @@ def fit_mask(
     crop: Crop = "center",
     focus: tuple[float, float] | None = None,
 ) -> Tensor:
-    """Cut and resize a mask as `image.fit_to_bucket` does its image.
+    """Cut and resize a mask as `crop.fit_to_bucket` does its image.
 
     Args:
         mask: Of mode L, as `read_mask` gives it.
-        size: Width and height of the image in pixels.
-        bucket: The size that the image is trained at.
-        crop: As ``dataset.crop``.
-        focus: As `Sample.focus`.
 
     Returns:
         `[H, W]` of the bucket, float32 in [0, 1]: the mean of the mask's pixels in each.
@@ -144,7 +130,7 @@ def fit_mask(
 
 
 def pool_mask(mask: Tensor, latents: tuple[int, int], patch: int) -> Tensor:
-    """Bring a mask to the grid of the latents.
+    """Bring a mask to the grid of the latents, `[h, w]` in [0, 1], alike in all latents of a token.
 
     Source: the mask weighting of the qwen-image-finetune trainer:
     ``avg_pool2d(8)``, then the largest of 2 x 2.
@@ -153,9 +139,6 @@ def pool_mask(mask: Tensor, latents: tuple[int, int], patch: int) -> Tensor:
         mask: `[H, W]` in [0, 1].
         latents: h and w; they divide H and W to the same number.
         patch: Latents along a side of an image token.
-
-    Returns:
-        `[h, w]` in [0, 1], the same for all latents of a token.
 
     Raises:
         ValueError: When the sides do not divide.
@@ -204,7 +187,6 @@ def batch_weights(
     Args:
         masks: `[h, w]` of each sample, or `[f, h, w]` where its frames have masks of their own;
             None where all of an image counts.
-        clean: Of each sample, as for `mask_weights`.
 
     Returns:
         `[B, 1, h, w]`, or `[B, 1, f, h, w]` if a mask has frames; 1 for images without a mask.
@@ -285,7 +267,6 @@ def require_masks_fit(
     Args:
         channels: Of the pixels that its VAE reads.
         filled: The family's variants that fill an area of the image.
-        layered: Those that take an image apart.
 
     Raises:
         DatasetError: When a sample has a mask that such a base would not train with.
@@ -309,13 +290,10 @@ def require_masks_fit(
 
 
 def masked_preview(image: Image.Image, mask: Image.Image | Tensor) -> Image.Image:
-    """Show what of an image counts.
+    """Show what of an image counts, in RGB and its size: what does not count is tinted.
 
     Args:
         mask: Of mode L, or `[h, w]` in [0, 1]; of any size, and laid over the whole image.
-
-    Returns:
-        RGB, of the image's size: what does not count is tinted.
     """
     if isinstance(mask, Tensor):
         values = mask.detach().float().clamp(0, 1).mul(255).round().to(torch.uint8)

@@ -100,11 +100,7 @@ def _pieces(
 
 
 class _Converted:
-    """Frames of a track in two channels of float32, whatever each of them is.
-
-    Args:
-        rate: Of all that comes out.
-    """
+    """Frames of a track in two channels of float32, whatever each of them is."""
 
     def __init__(self, rate: int) -> None:
         self._rate = rate

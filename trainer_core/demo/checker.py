@@ -67,14 +67,10 @@ _NO_OTHERS: Mapping[str, np.ndarray] = MappingProxyType({})
 
 
 def read_image(pixels: np.ndarray, others: Mapping[str, np.ndarray] = _NO_OTHERS) -> Reading:
-    """Reads an image of at most one shape on a plain background.
+    """Reads an image of at most one shape (``"none"`` where none stands out) on a plain background.
 
     Args:
-        pixels: The image, uint8 ``[H, W, 3]``.
         others: Outlines of shapes beside `templates`, by name, as those.
-
-    Returns:
-        The reading; its shape is ``"none"`` where no known shape stands out.
 
     Raises:
         ValueError: If the array is not an RGB image of at least 16 pixels.

@@ -26,9 +26,7 @@ class Question:
     """One image to sample.
 
     Attributes:
-        text: The prompt.
         right: Whether a reading of the image is a right answer.
-        control: The image to edit, or None.
     """
 
     text: str
@@ -68,14 +66,10 @@ def base_edit_questions(controls: Sequence[Image.Image], seed: int) -> list[Ques
 
 
 def mark(questions: Sequence[Question], images: Sequence[np.ndarray]) -> float:
-    """Give the share of right answers.
+    """Give the share of right answers, in [0, 1].
 
     Args:
-        questions: What was asked.
         images: One uint8 `[H, W, 3]` for each question.
-
-    Returns:
-        In [0, 1].
     """
     right = [
         question.right(read_image(image)) for question, image in zip(questions, images, strict=True)

@@ -16,7 +16,7 @@ from PIL import Image, ImageDraw
 from ..config import RunConfig
 from ..data.image import from_pixels
 from ..device import borrowed_threads
-from ..errors import ConfigError, RunError
+from ..errors import RunError
 from ..families.registry import embedded_family
 from ..families.run_files import template_config
 from ..filesystem.storage import atomic_write, write_json
@@ -39,7 +39,6 @@ from .vocabulary import CONCEPT_COLORS, CONCEPT_SHAPE, IMAGE_SIZE, OWN_SHAPE
 Task = Literal["generate", "edit", "own"]
 RANKS_AND_RATES = {"lora": (16, 3e-3), "loha": (16, 3e-3)}
 """Rank and learning rate of the kinds that the tiny preset is not made for."""
-TASKS: tuple[Task, ...] = ("generate", "edit", "own")
 
 
 def dataset_folder(task: Task) -> Path:
@@ -54,10 +53,6 @@ def demo_config(kind: str, task: Task, output: Path) -> RunConfig:
         kind: ``lora``, ``loha`` or ``lokr``.
         task: ``generate`` teaches a shape and ``edit`` an edit, with ordinary images beside
             them; ``own`` teaches a shape from twelve images alone.
-        output: Folder of everything the demonstration writes.
-
-    Returns:
-        The run file.
     """
     template = template_config(embedded_family().name, "tiny_edit" if task == "edit" else "tiny")
     values = template.model_dump(mode="json")
@@ -95,15 +90,12 @@ class DemoSummary:
     """What ``summary.json`` holds; paths are relative to it.
 
     Attributes:
-        kind: Kind of the adapter.
         task: ``generate``, ``edit`` or ``own``.
         base_accuracy: Share of concept questions that the base answers right.
         adapter_accuracy: The same with the adapter.
         base_captions_accuracy: Share of questions on what the base could do before, with the
             adapter.
         train_seconds: Time of the whole run: loading, encoding, steps, previews, export.
-        adapter: The adapter file.
-        pictures: Before/after images.
     """
 
     kind: str
@@ -116,22 +108,17 @@ class DemoSummary:
     pictures: tuple[str, ...]
 
 
-def run_demo(kind: str, task: str, output: Path, observer: Observer | None = None) -> DemoSummary:
-    """Train the demonstration's adapter and measure it.
+def run_demo(kind: str, task: Task, output: Path, observer: Observer | None = None) -> DemoSummary:
+    """Train the demonstration's adapter and measure it; ``summary.json`` holds what is given.
 
     Args:
         kind: ``lora``, ``loha`` or ``lokr``.
         task: ``generate``, ``edit`` or ``own``.
-        output: Folder for everything that is written.
-
-    Returns:
-        The summary, which is also written to ``summary.json``.
 
     Raises:
-        ConfigError: When kind or task is unknown.
         RunError: When training was cancelled, or the adapter at strength 0 changes an image.
     """
-    config = demo_config(kind, _known_task(task), output)
+    config = demo_config(kind, task, output)
     started = time.perf_counter()
     result = train(config, observer)
     seconds = time.perf_counter() - started
@@ -164,11 +151,7 @@ def run_demo(kind: str, task: str, output: Path, observer: Observer | None = Non
 
 
 class _Exam:
-    """Generates the image of every question with and without the adapter.
-
-    Args:
-        task: What was trained.
-    """
+    """Generates the image of every question with and without the adapter."""
 
     def __init__(self, config: RunConfig, task: str) -> None:
         self.shown: list[list[np.ndarray]] = []
@@ -219,24 +202,16 @@ class _Exam:
         )
 
     def _requests(self, questions: Sequence[Question]) -> list[SampleRequest]:
-        return [self._request(q, _SEED + index) for index, q in enumerate(questions)]
+        return [
+            self._pipeline.request(
+                each.text, _SEED + index, () if each.control is None else (each.control,)
+            )
+            for index, each in enumerate(questions)
+        ]
 
     def _sample(self, requests: Sequence[SampleRequest]) -> list[np.ndarray]:
         pixels = self._pipeline.sample(requests, sample_settings(self._config))
         return [np.asarray(from_pixels(image)) for image in pixels]
-
-    def _request(self, question: Question, seed: int) -> SampleRequest:
-        controls = () if question.control is None else (question.control,)
-        return self._pipeline.request(question.text, seed, controls)
-
-
-def _known_task(task: str) -> Task:
-    for known in TASKS:
-        if known == task:
-            return known
-    raise ConfigError(
-        f"task: {task}", " or ".join(TASKS), "Use one of these, such as task=own (make: TASK=own)."
-    )
 
 
 def _write_image(path: Path, rows: Sequence[Sequence[np.ndarray]]) -> None:

@@ -50,7 +50,6 @@ class Combination(NamedTuple):
     """What one image shows.
 
     Attributes:
-        shape: Name of the shape.
         color: Name of the colour of the shape.
         background: Name of the colour of the background.
     """

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from ..data.captions import CountTokens
+from ..data.captions.length import CountTokens
 from ..errors import DatasetError
 from ..types import Conditioning
 from ..weights.base_location import BaseLocation

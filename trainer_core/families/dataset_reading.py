@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from ..config import RunConfig
 from ..config.defaults import resolved_length, run_length
 from ..data.buckets import plan_buckets
-from ..data.caption_notes import caption_notes
-from ..data.captions import TextLimit, long_caption_notes
-from ..data.report.build import Batching, make_report
-from ..data.report.facts import DatasetReport
-from ..data.report.kinds import KINDS
-from ..data.sources.combined import scan_all
-from ..data.sources.folder import Scan
+from ..data.captions.length import TextLimit, long_caption_notes
+from ..data.captions.notes import caption_notes
+from ..data.report.dataset_report import DatasetReport
+from ..data.report.finding_kinds import KINDS
+from ..data.report.make_report import Batching, make_report
+from ..data.sources.problems import Scan
+from ..data.sources.scan_dataset import scan_all
 from ..errors import ConfigError, DatasetError
 from ..filesystem.allowed_folders import AllowedFolders
 from ..types import PlannedSample, Sample

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..config import BaseSection, RunConfig
-from ..data.cache.build import Encoders
+from ..data.cache.encoder_protocols import Encoders
 from ..diffusion.discrete_levels import NoiseLevels
 from ..diffusion.parameterization import FLOW, Parameterization
 from ..diffusion.sigma import ShiftSettings
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from ..adapter_files.names.key_map import KeyMap
-    from ..data.captions import CountTokens
+    from ..data.captions.length import CountTokens
     from ..weights.base_location import BaseLocation
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch import Tensor
 
-from ..data.captions import CountTokens
+from ..data.captions.length import CountTokens
 from ..errors import DatasetError
 from ..types import Conditioning
 from ..weights.base_location import BaseLocation

@@ -49,7 +49,6 @@ def name_mistake(name: str, *, new: bool = True) -> str:
     """What is wrong with a name of a single file or folder, or nothing.
 
     Args:
-        name: Without any folder.
         new: Whether something of this name will be made. Names that exist may be longer, and have
             loose accents, as macOS writes them.
     """

@@ -9,7 +9,6 @@ files are merged into one when there are several, by whoever holds the table's l
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,9 +17,8 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from .storage import acquire, atomic_write, record, unlink
+from .storage import acquire, atomic_write, owner_text, parse_owner, unlink
 from .temporary import Owner, new_owner
-from .text_files import parse_json
 
 _MAGIC = b"ATTABLE1"
 _HEAD = 256
@@ -121,11 +119,11 @@ class RecordTable:
             owner.drop()
             raise
         self._owner, self._own = owner, path
-        os.write(self._log, self._head({**record(owner), "token": owner.token}))
+        os.write(self._log, self._head(owner_text(owner)))
 
-    def _head(self, owner: dict[str, Any]) -> bytes:
+    def _head(self, owner: str = "{}") -> bytes:
         numbers = np.array([self.version, self.layout.itemsize], "<u4").tobytes()
-        head = _MAGIC + numbers + json.dumps(owner).encode()[: _HEAD - len(_MAGIC) - 8]
+        head = _MAGIC + numbers + owner.encode()[: _HEAD - len(_MAGIC) - 8]
         return head.ljust(_HEAD, b" ")
 
     def _files(self) -> Iterator[Path]:
@@ -149,7 +147,7 @@ class RecordTable:
             if path.stat().st_size > _LARGEST or not path.is_file():
                 return None
             with path.open("rb") as file:
-                if file.read(_HEAD)[: len(_MAGIC) + 8] != self._head({})[: len(_MAGIC) + 8]:
+                if file.read(_HEAD)[: len(_MAGIC) + 8] != self._head()[: len(_MAGIC) + 8]:
                     return None
                 parts = list(self._parts(file))
         except OSError:
@@ -176,7 +174,11 @@ class RecordTable:
         for path in self._files():
             if path == self._main:
                 continue
-            owner = _owner(path)
+            try:
+                with path.open("rb") as file:
+                    owner = parse_owner(file.read(_HEAD)[len(_MAGIC) + 8 :])
+            except OSError:
+                owner = None
             if path == self._own or owner is None or not owner.is_alive():
                 yield path
 
@@ -199,7 +201,7 @@ class RecordTable:
                 unlink(path)
 
     def _write_main(self, rows: Rows) -> None:
-        content = self._head({}) + rows.tobytes()
+        content = self._head() + rows.tobytes()
         atomic_write(self._main, lambda target: target.write_bytes(content))
 
 
@@ -215,15 +217,3 @@ def _checksums(rows: Rows) -> Rows:
         total = (total ^ words[:, column]) * np.uint64(_MULTIPLIER)
         total ^= total >> np.uint64(29)
     return total
-
-
-def _owner(path: Path) -> Owner | None:
-    try:
-        with path.open("rb") as file:
-            head = file.read(_HEAD)
-        found = parse_json(head[len(_MAGIC) + 8 :])
-        started = found["process_started"]
-        started = None if started is None else float(started)
-        return Owner(str(found["host"]), int(found["pid"]), started, str(found["token"]))
-    except (OSError, ValueError, KeyError, TypeError, OverflowError):
-        return None

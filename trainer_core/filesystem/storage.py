@@ -107,7 +107,6 @@ def claim(path: Path, target: Path) -> None:
 
     Args:
         path: The file; it may keep its first name too.
-        target: The new name, on the same disk.
 
     Raises:
         FileExistsError: When something has the name, even since a moment ago.
@@ -250,7 +249,6 @@ class Lock:
     """A lock that this process holds; leaving it gives it up.
 
     Attributes:
-        path: The lock's file.
         owner: This process, under the token of this lock.
     """
 
@@ -261,7 +259,7 @@ class Lock:
         """Give it up. A file that cannot be removed binds nobody of this process."""
         try:
             # Somebody may have removed it by hand, and another have a lock there now.
-            if _owner(_content(self.path) or b"") == self.owner:
+            if parse_owner(_content(self.path) or b"") == self.owner:
                 unlink(self.path)
         except OSError:
             pass
@@ -297,7 +295,7 @@ def holder(path: Path) -> Owner | None:
     content = _content(path)
     if content is None or not _binds(path, content):
         return None
-    return _owner(content) or Owner("unknown", 0, None, None)
+    return parse_owner(content) or Owner("unknown", 0, None, None)
 
 
 def record(owner: Owner) -> dict[str, Any]:
@@ -309,7 +307,7 @@ def _take(path: Path, owner: Owner) -> bool:
     deadline = time.monotonic() + _PATIENCE_SECONDS
     while True:
         with temporary_beside(path) as draft:
-            write_and_flush(draft, json.dumps({**record(owner), "token": owner.token}))
+            write_and_flush(draft, owner_text(owner))
             try:
                 claim(draft, path)
             except FileExistsError:
@@ -340,7 +338,7 @@ def _take_over(path: Path, dead: bytes, draft: Path) -> bool:
 
 
 def _binds(path: Path, content: bytes) -> bool:
-    owner = _owner(content)
+    owner = parse_owner(content)
     if owner is not None:
         return owner.is_alive()
     # On a disk without links the name is there a moment before the content is.
@@ -362,7 +360,13 @@ def _content(path: Path) -> bytes | None:
         return b""
 
 
-def _owner(content: bytes) -> Owner | None:
+def owner_text(owner: Owner) -> str:
+    """An owner as the JSON text that locks, claims and tables have."""
+    return json.dumps({**record(owner), "token": owner.token})
+
+
+def parse_owner(content: bytes) -> Owner | None:
+    """The owner that such a text names; None where it names none."""
     try:
         lock = parse_json(content)
         started = lock["process_started"]

@@ -43,9 +43,6 @@ _NAMED = 5
 def temporary_beside(target: Path, ending: str = SUFFIX) -> Iterator[Path]:
     """A name for a file or folder that is to become a target, for as long as a block.
 
-    Args:
-        ending: Ending of the temporary one.
-
     Yields:
         The path, at which nothing is. What is there when the block is left is removed.
     """

@@ -156,10 +156,7 @@ def refuse_deep(value: Any) -> None:
 
 
 def require_regular(path: Path | str) -> int:
-    """See that a path is an ordinary file, which ends, and not a device or a pipe.
-
-    Returns:
-        Its bytes.
+    """See that a path is an ordinary file, which ends, and no device or pipe; gives its bytes.
 
     Raises:
         OSError: When it cannot be looked at.

@@ -7,7 +7,7 @@ counterpart, or is not known.
 
 from .documents import Document, open_document
 from .program import Beside
-from .read import Epoch, ForeignRun, command_document, in_reading_order, read_foreign
+from .read_run import Epoch, ForeignRun, command_document, in_reading_order, read_foreign
 
 __all__ = [
     "Beside",

@@ -14,10 +14,13 @@ from typing import Any
 
 from ..config.memory import RECOVERABLE
 from ..errors import ConfigError
-from .folders import WEIGHT, Folder, set_folders
+from .conversion import Cases, Conversion, Source, leaves, name_of
+from .dataset_folders import WEIGHT, Folder, set_folders
+from .key_tables import read_tables
 from .optimizers import FINDS_ITS_RATE, set_optimizer
 from .program import Given, Program, has, set_family, trains_clips
-from .readers import (
+from .shared_settings import set_image_folder, set_previews, set_sizes, set_text_encoder
+from .value_readers import (
     BASE_FORMATS,
     UnfitError,
     flag,
@@ -27,9 +30,6 @@ from .readers import (
     texts,
     whole,
 )
-from .rules import Cases, Conversion, Source, leaves, name_of
-from .tables import read_tables
-from .vocabulary import set_image_folder, set_previews, set_sizes, set_text_encoder
 
 _NAME = "ai-toolkit"
 _TABLES = read_tables("ai_toolkit")
@@ -63,10 +63,10 @@ def _convert(files: Given, to: Conversion) -> None:
     _require_adapter(source, processes[0])
     Source(files.name, {**document, "meta": None}, _TABLES["file"]).apply(to)
     for key, value in leaves("meta", document["meta"]) if document.get("meta") else ():
-        to.off(key, value, "Files say what they were made with by themselves.")
+        to.unused(key, value, "Files say what they were made with by themselves.")
     Source(files.name, config, _TABLES["config"], "config.").apply(to)
     for place, other in enumerate(processes[1:], 1):
-        to.lack(f"config.process[{place}]", other, "One run file is one training.")
+        to.missing(f"config.process[{place}]", other, "One run file is one training.")
     datasets = source.read("datasets", mappings, [])
     prompts = [_inline(each) for each in source.read("sample.prompts", texts, [])]
     prompts += [dict(each) for each in source.read("sample.samples", mappings, [])]
@@ -81,7 +81,7 @@ def _convert(files: Given, to: Conversion) -> None:
                 each["prompt"] = each["prompt"].replace("[trigger]", word)
         set_previews(source, to, prompts, "sample.samples", _OF_SAMPLES)
     if source.facts["@slider"]:
-        to.tell("dataset.slider", "type", source.values["type"])
+        to.applied("dataset.slider", "type", source.values["type"])
         _set_slider(source, to)
         _without_images(source, datasets, to)
     else:
@@ -134,9 +134,9 @@ def _set_model(files: Given, source: Source, to: Conversion) -> None:
         rank = source.read("network.rank", whole) or source.read("network.linear", whole, 4)
         key = "linear_alpha" if source.has("network.linear_alpha") else "alpha"
         alpha = source.read(f"network.{key}", number, 1.0) or float(rank)
-        source.say(to, "adapter.alpha", alpha, f"network.{key}")
+        source.set(to, "adapter.alpha", alpha, f"network.{key}")
         if key == "linear_alpha":
-            source.off(to, "network.alpha", why="network.linear_alpha wins over it.")
+            source.unused(to, "network.alpha", why="network.linear_alpha wins over it.")
     arch = source.read("model.arch", text, "")
     older = [key for key in _OLDER_MODELS if source.on(f"model.{key}")]
     if arch or not older:
@@ -151,18 +151,18 @@ def _set_model(files: Given, source: Source, to: Conversion) -> None:
         near = "" if kind in RECOVERABLE else "Rounded in another way, to about as many bits."
         if kind.lower() in BASE_FORMATS:
             value = kind if key == "model.qtype" else True
-            to.say("memory.base_format", BASE_FORMATS[kind.lower()], key, value, near)
+            to.set("memory.base_format", BASE_FORMATS[kind.lower()], key, value, near)
         else:
-            to.lack("model.qtype", kind, "There is no such format; memory.plan chooses.")
+            to.missing("model.qtype", kind, "There is no such format; memory.plan chooses.")
         key = "model.accuracy_recovery_adapter"
         recovery = recovery or source.read(key, text, "")
         if recovery and kind in RECOVERABLE:
             adapters.append((key, recovery, "quantized"))
         elif recovery:
-            to.lack(key, recovery, "It repairs a rounding that there is not here.")
+            to.missing(key, recovery, "It repairs a rounding that there is not here.")
     if adapters:
         listed = [{"path": path, "when": when} for _, path, when in adapters]
-        to.say("base.adapters", listed, *adapters[0][:2])
+        to.set("base.adapters", listed, *adapters[0][:2])
 
 
 def _set_rates(source: Source, to: Conversion) -> None:
@@ -177,17 +177,17 @@ def _set_rates(source: Source, to: Conversion) -> None:
         near = "What it begins with there; here it multiplies the rate that is found."
     elif ours in FINDS_ITS_RATE and rate < 0.1:
         near = "Below 0.1 that program takes 1 with this optimizer."
-    source.say(to, "training.optimizer.learning_rate", 1.0 if near else rate, key, rate, near)
+    source.set(to, "training.optimizer.learning_rate", 1.0 if near else rate, key, rate, near)
     if key == "train.unet_lr":
-        source.off(to, "train.lr", why="train.unet_lr wins over it.")
+        source.unused(to, "train.lr", why="train.unet_lr wins over it.")
     near = "Of several text encoders CLIP-L alone is trained here."
     set_text_encoder(to, source, "train.train_text_encoder", "train.text_encoder_lr", near)
     key, name = "train.lr_scheduler_params.eta_min", to.values.get("training.schedule.name")
     least = source.read(key, number, 0.0)
     if least and rate and name not in (None, "constant"):
-        to.say("training.schedule.min_ratio", least / rate, key, least)
+        to.set("training.schedule.min_ratio", least / rate, key, least)
     elif least and not rate and name not in (None, "constant"):
-        to.lack(key, least, "Here it is a share of the learning rate, which is 0.")
+        to.missing(key, least, "Here it is a share of the learning rate, which is 0.")
 
 
 _OF_SAMPLES = (
@@ -209,7 +209,7 @@ def _set_slider(source: Source, to: Conversion) -> None:
     if source.values["type"] == "slider":
         _set_targets(source, source.read("slider.targets", mappings, []), to)
     elif neutral := source.read(key, text, ""):
-        source.say(to, "dataset.slider.neutral", [neutral], key, neutral)
+        source.set(to, "dataset.slider.neutral", [neutral], key, neutral)
     older = source.values["type"] == "slider"
     anchors = source.read("slider.anchors", mappings, []) if older else []
     if anchors:
@@ -223,11 +223,11 @@ def _set_slider(source: Source, to: Conversion) -> None:
     sizes = source.read("slider.resolutions", _sizes, []) if older else []
     for place, (width, height) in enumerate(sizes):
         if place:
-            to.lack("slider.resolutions", [width, height], "A slider is trained at one size.")
+            to.missing("slider.resolutions", [width, height], "A slider is trained at one size.")
             continue
         near = "" if width == height else "A slider is trained on squares."
         size = min(width, height)
-        to.say("dataset.resolution", size, "slider.resolutions", [width, height], near)
+        to.set("dataset.resolution", size, "slider.resolutions", [width, height], near)
 
 
 def _set_targets(source: Source, targets: Sequence[Mapping[str, Any]], to: Conversion) -> None:
@@ -239,27 +239,27 @@ def _set_targets(source: Source, targets: Sequence[Mapping[str, Any]], to: Conve
     directions = ("positive", "negative")
     first = prompts(targets[0], *directions) if targets else []
     for setting, value in zip(directions, first, strict=False):
-        to.say(f"dataset.slider.{setting}", value, f"slider.targets[0].{setting}", value)
+        to.set(f"dataset.slider.{setting}", value, f"slider.targets[0].{setting}", value)
     neutral: list[str] = []
     for place, each in enumerate(targets):
         key, value = f"slider.targets[{place}]", prompts(each, "target_class")[0]
         if prompts(each, *directions) != first:
-            to.lack(key, dict(each), "One run is one slider, between two prompts.")
+            to.missing(key, dict(each), "One run is one slider, between two prompts.")
             continue
         neutral += [value] if value not in neutral else []
         for name, usual in (("weight", 1.0), ("multiplier", 1.0), ("shuffle", False)):
             if each.get(name, usual) != usual:
-                to.lack(f"{key}.{name}", each[name], "All prompts count alike, as they stand.")
+                to.missing(f"{key}.{name}", each[name], "All prompts count alike, as they stand.")
     if targets and neutral != [""]:
-        to.say("dataset.slider.neutral", neutral, "slider.targets (target_class)", neutral)
+        to.set("dataset.slider.neutral", neutral, "slider.targets (target_class)", neutral)
 
 
 def _set_held(to: Conversion, key: str, prompts: list[str], weight: float) -> None:
     """Prompts that stay as they are: a third loss there, a share of the batch here."""
     near = "There each sample has a further loss; here a share of each batch has it."
-    to.say("dataset.preservation.prompts", prompts, key, prompts, near)
+    to.set("dataset.preservation.prompts", prompts, key, prompts, near)
     share = round(weight / (2 + weight), 3) if weight > 0 else 0.0
-    to.say("dataset.preservation.share", share, key, weight, "The share that weighs as much.")
+    to.set("dataset.preservation.share", share, key, weight, "The share that weighs as much.")
 
 
 def _sizes(value: Any) -> list[tuple[int, int]]:
@@ -279,9 +279,9 @@ def _without_images(source: Source, datasets: Sequence[Mapping[str, Any]], to: C
             sizes = [
                 source.check(key, e, whole) for e in (size if isinstance(size, list) else [size])
             ]
-            to.say("dataset.resolution", max(sizes, default=512), key, size)
+            to.set("dataset.resolution", max(sizes, default=512), key, size)
         why = "A slider is trained on images that the base makes."
-        to.lack(f"datasets[{place}]", rest, why)
+        to.missing(f"datasets[{place}]", rest, why)
 
 
 def _set_datasets(
@@ -293,7 +293,7 @@ def _set_datasets(
     )
     folders: list[Folder] = []
     if not datasets:
-        source.lack(to, "datasets", "It names no folder.")
+        source.missing(to, "datasets", "It names no folder.")
     for place, values in enumerate(datasets):
         each = Source(files.name, values, _TABLES["datasets"], f"datasets[{place}].")
         clips = trains_clips(files, to) and (
@@ -306,11 +306,7 @@ def _set_datasets(
 
 
 def _folder(source: Source, regularization_weight: float, trigger_word: str) -> Folder:
-    """One dataset as a folder.
-
-    Args:
-        regularization_weight: ``train.reg_weight``.
-    """
+    """One dataset as a folder."""
     to = Conversion()
     source.apply(to)
     # What stands first wins there.
@@ -323,10 +319,10 @@ def _folder(source: Source, regularization_weight: float, trigger_word: str) -> 
     set_sizes(source, to, "resolution", found)
     weight = source.read("loss_multiplier", number, 1.0)
     if weight != 1:
-        to.tell(WEIGHT, source.name("loss_multiplier"), weight)
+        to.applied(WEIGHT, source.name("loss_multiplier"), weight)
     if not source.on("is_reg"):
         return Folder(to, "train", weight, source.prefix.rstrip("."))
-    to.tell("dataset.folders", source.name("is_reg"), True)
+    to.applied("dataset.folders", source.name("is_reg"), True)
     if to.values.setdefault("dataset.trigger_word", trigger_word):
         to.values["dataset.captions.add_trigger"] = False
     weight *= regularization_weight

@@ -10,10 +10,19 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..errors import ConfigError
-from .folders import Folder, set_folders
+from .conversion import Conversion, Source
+from .dataset_folders import Folder, set_folders
+from .key_tables import read_tables
 from .optimizers import set_optimizer
 from .program import Given, Program, has, set_family, trains_clips
-from .readers import (
+from .shared_settings import (
+    NOT_HERE,
+    ONE_SIZE,
+    say_family_of_datasets,
+    set_image_folder,
+    set_sizes,
+)
+from .value_readers import (
     UnfitError,
     list_of,
     mappings,
@@ -24,15 +33,6 @@ from .readers import (
     text,
     whole,
     word_of,
-)
-from .rules import Conversion, Source
-from .tables import read_tables
-from .vocabulary import (
-    NOT_HERE,
-    ONE_SIZE,
-    say_family_of_datasets,
-    set_image_folder,
-    set_sizes,
 )
 
 _NAME = "diffusion-pipe"
@@ -71,7 +71,7 @@ def _convert(files: Given, to: Conversion) -> None:
         datasets = datasets or files.find(named)
         folders = _directories(datasets.values) if datasets else []
         if not folders:
-            to.lack("dataset", named, NOT_HERE)
+            to.missing("dataset", named, NOT_HERE)
         source.apply(to)
         word = source.read("model.type", text, "")
         edits = any("control_path" in each for each in folders)
@@ -95,19 +95,19 @@ def _set_adapter(source: Source, to: Conversion) -> None:
     # Every Linear of a block, those that make the modulation too.
     if "adapter.targets" not in to.values:
         blocks = [r"(.*_)?blocks\..*"]
-        to.say("adapter.targets", blocks, "adapter", "every layer of blocks", stated=False)
+        to.set("adapter.targets", blocks, "adapter", "every layer of blocks", stated=False)
     rank = source.read("adapter.rank", whole)
     if to.values["adapter.kind"] == "lokr" and rank >= _WHOLE_MATRIX:
-        to.say("adapter.full_matrix", True, "adapter.rank", rank)
+        to.set("adapter.full_matrix", True, "adapter.rank", rank)
     else:
-        to.say("adapter.rank", rank, "adapter.rank", rank)
-        to.say("adapter.alpha", float(rank), "adapter.rank", rank)
+        to.set("adapter.rank", rank, "adapter.rank", rank)
+        to.set("adapter.alpha", float(rank), "adapter.rank", rank)
     if fused := source.read("adapter.fuse_adapters", mappings, []):
         adapters = [
             {"path": text(each.get("path", "")), "strength": number(each.get("weight", 1.0))}
             for each in fused
         ]
-        to.say("base.adapters", adapters, "adapter.fuse_adapters", fused)
+        to.set("base.adapters", adapters, "adapter.fuse_adapters", fused)
 
 
 def _set_steps(source: Source, to: Conversion) -> None:
@@ -115,15 +115,15 @@ def _set_steps(source: Source, to: Conversion) -> None:
     key = "micro_batch_size_per_gpu"
     batch = source.values.get(key, 1)
     if isinstance(batch, list):
-        to.lack(key, batch, "Sizes of batches by resolution: set dataset.batch_size of folders.")
+        to.missing(key, batch, "Sizes of batches by resolution: set dataset.batch_size of folders.")
         batch = 1
     size = source.check(key, batch, whole)
-    source.say(to, "training.batch_size", size, key)
+    source.set(to, "training.batch_size", size, key)
     key = "save_every_n_examples"
     if source.has(key) and not source.has("save_every_n_epochs"):
         examples = source.read(key, whole)
         joined = max(1, size * source.read("gradient_accumulation_steps", whole, 1))
-        to.say("training.checkpoint_every", max(1, examples // joined), key, examples)
+        to.set("training.checkpoint_every", max(1, examples // joined), key, examples)
 
 
 def _read_dataset(name: str, values: Mapping[str, Any], to: Conversion, mode: str) -> None:
@@ -166,20 +166,20 @@ def _set_clips(source: Source, to: Conversion, key: str, lengths: set[int], mode
     """
     if not (longer := lengths - {1}):
         why = "There only images of it are trained; here clips of it, too."
-        to.lack(source.name(key), source.values.get(key, [1]), why)
+        to.missing(source.name(key), source.values.get(key, [1]), why)
         return
     near = "A clip has the longest length of the base that it fills; there the longest of these."
     if len(longer) == 1:
         near = "A shorter clip has the longest length that it fills; there it is left out."
-    source.say(to, "dataset.frames", max(longer), key, source.values[key], near)
+    source.set(to, "dataset.frames", max(longer), key, source.values[key], near)
     most, near = source.check("video_clip_mode", mode, word_of(_MODES))
-    to.say("dataset.max_clips", most, "video_clip_mode", mode, near)
+    to.set("dataset.max_clips", most, "video_clip_mode", mode, near)
 
 
 def _set_size(source: Source, to: Conversion, buckets: list[list[float]]) -> None:
     """Say areas and shapes of the buckets."""
     if buckets:
-        source.off(to, "resolutions", "enable_ar_bucket", why="size_buckets win over it.")
+        source.unused(to, "resolutions", "enable_ar_bucket", why="size_buckets win over it.")
         key, areas = "size_buckets", [side_of(*each[:2]) for each in buckets]
         stated, shapes = key, [each[0] / each[1] for each in buckets]
     else:
@@ -188,7 +188,7 @@ def _set_size(source: Source, to: Conversion, buckets: list[list[float]]) -> Non
     set_sizes(source, to, key, areas, ONE_SIZE if buckets else "")
     widest = max((max(each, 1 / each) for each in shapes if each > 0), default=1.0)
     near = "" if stated == "enable_ar_bucket" else "Shapes up to it are divided more finely here."
-    source.say(to, "dataset.max_aspect_ratio", widest, stated, source.values.get(stated), near)
+    source.set(to, "dataset.max_aspect_ratio", widest, stated, source.values.get(stated), near)
 
 
 def _bucket(value: Any) -> list[float]:

@@ -46,10 +46,8 @@ class Document:
     """A file that was read.
 
     Attributes:
-        name: What messages call it.
         values: Its plain values; a command line is ``{"command": [words]}``.
         format: ``yaml``, ``toml``, ``json`` or ``command``.
-        text: What the file holds.
     """
 
     name: str

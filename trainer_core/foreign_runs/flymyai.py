@@ -8,11 +8,11 @@ attention, with a rank as its alpha, on noise levels that are all alike.
 from __future__ import annotations
 
 from ..errors import ConfigError
+from .conversion import Conversion, Source
+from .key_tables import read_tables
 from .optimizers import set_optimizer
 from .program import Given, Program, has, set_family
-from .rules import Conversion, Source
-from .tables import read_tables
-from .vocabulary import set_image_folder
+from .shared_settings import set_image_folder
 
 _NAME = "FlyMyAI"
 _TABLES = read_tables("flymyai")

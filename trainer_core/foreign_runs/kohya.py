@@ -11,13 +11,13 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from .conversion import Conversion, Source, Table
 from .documents import script_of
+from .key_tables import read_tables
 from .optimizers import set_optimizer
 from .program import Given, other_script
-from .readers import numbers, text, texts, whole
-from .rules import Conversion, Source, Table
-from .tables import read_tables
-from .vocabulary import NOT_HERE, set_previews
+from .shared_settings import NOT_HERE, set_previews
+from .value_readers import numbers, text, texts, whole
 
 Values = Mapping[str, Any]
 Datasets = tuple[str, Values] | None
@@ -77,7 +77,6 @@ def read_parts(
     Args:
         to: Gets notes on what is not here.
         scripts: Of the program; a command that starts another one is refused.
-        is_dataset: Test of a file for datasets.
     """
     script, arguments = "", dict[str, Any]()
     datasets: Datasets = None
@@ -91,7 +90,7 @@ def read_parts(
             named = f"{named.removesuffix('.toml')}.toml" if isinstance(named, str) else ""
             found = files.find(named)
             if named and found is None and len(files.documents) == 1:
-                to.lack("config_file", own["config_file"], NOT_HERE)
+                to.missing("config_file", own["config_file"], NOT_HERE)
             arguments |= {**(without_sections(found.values) if found else {}), **own}
         elif is_dataset(document.values):
             datasets = document.name, document.values
@@ -106,7 +105,7 @@ def read_parts(
         if found and is_dataset(found.values):
             datasets = found.name, found.values
         else:
-            to.lack("dataset_config", named, NOT_HERE)
+            to.missing("dataset_config", named, NOT_HERE)
     return script, arguments, datasets
 
 
@@ -129,7 +128,7 @@ def _read_command(words: Sequence[str], to: Conversion) -> tuple[str, dict[str, 
         if name == "mixed_precision":
             arguments[name] = value
         elif name in _LAUNCH:
-            to.off(f"accelerate --{name}", value, "accelerate launch sets it here, too.")
+            to.unused(f"accelerate --{name}", value, "accelerate launch sets it here, too.")
         else:
             to.unknown(f"accelerate --{name}", value)
     return script or "sd", {**arguments, **dict(_flags(words[place + 1 :], to))}
@@ -172,19 +171,21 @@ def set_adapter(source: Source, to: Conversion, kinds: Mapping[str, str]) -> str
         module = word = source.read("network_args.algo", text, "lora").lower()
     kind = kinds.get(word) or ("" if word == "lora_fa" else kinds.get(word.split("_")[0], ""))
     if not kind:
-        to.lack(source.name(key), module, "There is no such kind here; lora stands in its place.")
+        to.missing(
+            source.name(key), module, "There is no such kind here; lora stands in its place."
+        )
     stated = bool(kind) and source.has("network_module")
-    to.say("adapter.kind", kind or "lora", source.name(key), module, stated=stated)
+    to.set("adapter.kind", kind or "lora", source.name(key), module, stated=stated)
     if kind == "lokr" and "adapter.factor" not in to.values:
-        to.say("adapter.factor", -1, "network_args (factor)", -1, stated=False)
+        to.set("adapter.factor", -1, "network_args (factor)", -1, stated=False)
     if weights := source.read("base_weights", texts, []):
         strengths = source.read("base_weights_multiplier", numbers, [])
         strengths += [1.0] * (len(weights) - len(strengths))
         pairs = zip(weights, strengths, strict=False)
         adapters = [{"path": path, "strength": strength} for path, strength in pairs]
-        source.say(to, "base.adapters", adapters, "base_weights", weights)
+        source.set(to, "base.adapters", adapters, "base_weights", weights)
         if source.has("base_weights_multiplier"):
-            to.tell("base.adapters", "base_weights_multiplier", strengths)
+            to.applied("base.adapters", "base_weights_multiplier", strengths)
     return kind
 
 
@@ -195,7 +196,7 @@ def set_steps(source: Source, to: Conversion) -> None:
     kept = max(1, last // every) if source.has("save_last_n_steps") and every > 0 else 0
     shown = source.values.get("save_last_n_steps") if kept else "all"
     key, setting = "save_last_n_steps", "training.keep_checkpoints"
-    to.say(setting, kept or 10_000, key, shown, stated=bool(kept))
+    to.set(setting, kept or 10_000, key, shown, stated=bool(kept))
 
 
 _OF_SAMPLES = (
@@ -219,16 +220,16 @@ def set_samples(
         return
     samples = _samples_of(files, name := source.read(key, text))
     if samples is None:
-        to.lack(key, name, "It is not here: write its prompts into preview.prompts.")
+        to.missing(key, name, "It is not here: write its prompts into preview.prompts.")
         return
     if not samples:
-        to.off(key, name, "The file has no prompts.")
+        to.unused(key, name, "The file has no prompts.")
         return
     set_previews(source, to, samples, key, _OF_SAMPLES)
     usual = {"width": size, "height": size, "steps": steps, "guidance": guidance}
     for setting, value in usual.items():
         if f"preview.{setting}" not in to.values:
-            to.say(f"preview.{setting}", value, f"{key} ({setting})", value, stated=False)
+            to.set(f"preview.{setting}", value, f"{key} ({setting})", value, stated=False)
 
 
 def _samples_of(files: Given, name: str) -> list[Values] | None:

@@ -11,7 +11,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..families.run_files import words_elsewhere
-from .folders import Folder, set_folders
+from .conversion import Conversion, Source, Table
+from .dataset_folders import Folder, set_folders
+from .key_tables import read_tables
 from .kohya import (
     BOTH,
     LISTED,
@@ -26,15 +28,13 @@ from .kohya import (
     without_sections,
 )
 from .program import Given, Program, set_family, trains_clips
-from .readers import mapping, mappings, numbers, text
-from .rules import Conversion, Source, Table
 from .sd_scripts import is_of_sd_scripts
-from .tables import read_tables
-from .vocabulary import (
+from .shared_settings import (
     say_family_of_datasets,
     set_image_folder,
     set_list_of_images,
 )
+from .value_readers import mapping, mappings, numbers, text
 
 _NAME = "musubi-tuner"
 _TABLES = read_tables("musubi")
@@ -106,15 +106,11 @@ def _set_base(files: Given, source: Source, script: str, to: Conversion) -> None
 
 
 def _read_datasets(name: str, values: Mapping[str, Any], to: Conversion, *, clips: bool) -> None:
-    """Turn datasets into folders.
-
-    Args:
-        clips: Whether datasets of clips are read.
-    """
+    """Turn datasets into folders."""
     top = Source(name, values, _TABLES["file"])
-    top.tell_unknown(to)
+    top.note_unknown_keys(to)
     general = top.read("general", mapping, {})
-    Source(name, general, _TABLES["general"], "general.").tell_unknown(to)
+    Source(name, general, _TABLES["general"], "general.").note_unknown_keys(to)
     shared = {key: value for key, value in general.items() if _TABLES["general"].row(key)}
     folders: list[Folder] = []
     for place, each in enumerate(top.read("datasets", mappings, [])):
@@ -137,13 +133,13 @@ def _folder(source: Source, whole_run: Conversion, *, clips: bool) -> Folder:
     if clips and source.word("frame_extraction") != "full" and not _lengths(source):
         to.leave_out({*to.values}, "Single frames of clips are trained here as images.")
         why = "Single frames of clips are trained here as images: save them as such."
-        to.lack(source.name("target_frames"), source.values.get("target_frames", [1]), why)
+        to.missing(source.name("target_frames"), source.values.get("target_frames", [1]), why)
         return Folder(to, key=place)
     set_image_folder(source, to, folder, "control_directory")
     if clips and source.has("control_directory"):
         near = "A clip is as long as the shorter of both; numbered images are not read as a clip."
         key = "control_directory"
-        to.tell("dataset.control_folders", source.name(key), source.values[key], near)
+        to.applied("dataset.control_folders", source.name(key), source.values[key], near)
     if source.has(table) and not source.has(folder):
         set_list_of_images(source, to, table, source.read(table, text))
     return Folder(to, key=place)

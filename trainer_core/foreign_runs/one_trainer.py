@@ -14,13 +14,13 @@ from typing import Any
 
 from ..config.patterns import pattern_mistake
 from ..errors import InputError
-from .folders import WEIGHT, Folder, set_folders
+from .conversion import Conversion, Source, name_of
+from .dataset_folders import WEIGHT, Folder, set_folders
+from .key_tables import read_tables
 from .optimizers import set_optimizer
 from .program import Given, Program, has, set_family
-from .readers import UnfitError, containing, flag, mappings, number, sides, text, whole
-from .rules import Conversion, Source, name_of
-from .tables import read_tables
-from .vocabulary import NOT_HERE, ONE_SIZE, set_previews, set_sizes, set_text_encoder
+from .shared_settings import NOT_HERE, ONE_SIZE, set_previews, set_sizes, set_text_encoder
+from .value_readers import UnfitError, containing, flag, mappings, number, sides, text, whole
 
 _NAME = "OneTrainer"
 _TABLES = read_tables("one_trainer")
@@ -41,7 +41,7 @@ def _convert(files: Given, to: Conversion) -> None:
             "LORA: a training of an adapter",
             "Choose LoRA there; whole models and embeddings are not trained here.",
         )
-    to.off("training_method", method, "An adapter is always what is trained.")
+    to.unused("training_method", method, "An adapter is always what is trained.")
     _set_targets(source, to)
     set_family(to, files, _NAME, "model_type", source.read("model_type", text, ""))
     _set_rates(source, to)
@@ -69,20 +69,20 @@ def _set_targets(source: Source, to: Conversion) -> None:
     pairs = [found.groups() for part in parts if (found := _WITH_WITHOUT.fullmatch(part))]
     if not parts:
         near = "Every linear layer; there also what lies outside the preset."
-        source.say(to, targets, "all_linear", key, "", near)
+        source.set(to, targets, "all_linear", key, "", near)
     elif not source.on("layer_filter_regex"):
-        to.say(targets, containing(parts), key, stated)
+        to.set(targets, containing(parts), key, stated)
     elif len(pairs) == len(parts) and len({without for _, without in pairs}) == 1:
-        to.say(targets, containing([name for name, _ in pairs]), key, stated)
-        to.say("adapter.exclude", containing([pairs[0][1]]), key, stated)
+        to.set(targets, containing([name for name, _ in pairs]), key, stated)
+        to.set("adapter.exclude", containing([pairs[0][1]]), key, stated)
     else:
         fit = [part for part in parts if not pattern_mistake(f".*({part}).*")]
         wrong = name_of(", ".join(part for part in parts if part not in fit))
         why = f"Without {wrong}: it is no expression that is read here." if wrong else ""
         if fit:
-            to.say(targets, [f".*({part}).*" for part in fit], key, stated, why)
+            to.set(targets, [f".*({part}).*" for part in fit], key, stated, why)
         else:
-            to.lack(key, stated, "It is no expression that is read here.")
+            to.missing(key, stated, "It is no expression that is read here.")
 
 
 def _set_rates(source: Source, to: Conversion) -> None:
@@ -96,7 +96,7 @@ def _set_rates(source: Source, to: Conversion) -> None:
     warmup = source.read(key, number, 200.0)
     accumulated = max(source.read("gradient_accumulation_steps", whole, 1), 1)
     name, value = ("share", warmup) if 0 < warmup <= 1 else ("steps", int(warmup / accumulated))
-    source.say(to, f"training.schedule.warmup_{name}", value, key, warmup)
+    source.set(to, f"training.schedule.warmup_{name}", value, key, warmup)
 
 
 _LOSSES = {"mse_strength": "mse", "mae_strength": "mae", "huber_strength": "huber"}
@@ -114,21 +114,21 @@ def _set_loss(source: Source, to: Conversion) -> None:
         near = "Losses are not added up here; this one counts most there."
     elif used[first] != 1:
         near = "Its strength scales the learning rate there."
-    source.say(to, "training.loss.kind", kind or "mse", first, parts[first], near)
+    source.set(to, "training.loss.kind", kind or "mse", first, parts[first], near)
     for key, value in parts.items():
         if key != first and source.has(key):
-            (to.lack if value else to.off)(key, value, "Only one loss is taken.")
+            (to.missing if value else to.unused)(key, value, "Only one loss is taken.")
     if kind == "huber":
         delta = source.read("huber_delta", number, 1.0)
-        source.say(to, "training.loss.huber_delta", delta, "huber_delta")
+        source.set(to, "training.loss.huber_delta", delta, "huber_delta")
     else:
-        source.off(to, "huber_delta")
+        source.unused(to, "huber_delta")
     if source.word("ema") != "OFF":
         decay = source.read("ema_decay", number, 0.999)
         every = max(1, source.read("ema_update_step_interval", whole, 5))
         near = f"There it is updated every {every} steps: this decay forgets as fast."
         ours = round(decay ** (1 / every), 6) if decay > 0 else decay
-        to.say("training.ema.decay", ours, "ema_decay", decay, near)
+        to.set("training.ema.decay", ours, "ema_decay", decay, near)
 
 
 def _set_output(source: Source, to: Conversion) -> None:
@@ -136,9 +136,9 @@ def _set_output(source: Source, to: Conversion) -> None:
     key = "output_model_destination"
     if place := source.read(key, text, ""):
         path = PurePath(place.replace("\\", "/"))
-        to.say("output.name", path.stem, key, place)
+        to.set("output.name", path.stem, key, place)
         near = "Each run has a folder of its own there."
-        to.say("output.dir", str(path.parent), key, place, near)
+        to.set("output.dir", str(path.parent), key, place, near)
     _set_interval(source, to, "backup_after", 30, "training.checkpoint_every")
     _set_interval(source, to, "save_every", 0, "training.keep_every")
     sizes = source.read("resolution", _sizes_of, [512])
@@ -160,18 +160,18 @@ def _set_interval(source: Source, to: Conversion, key: str, usual: int, setting:
     minutes = {"MINUTE": 1.0, "HOUR": 60.0, "SECOND": 1 / 60}
     stated = source.has(key) or source.has(by)
     if unit == "STEP":
-        to.say(setting, int(value), key, value)
+        to.set(setting, int(value), key, value)
     elif unit in minutes and setting == "training.checkpoint_every":
-        to.say("training.checkpoint_minutes", value * minutes[unit], key, value, stated=stated)
-        to.say(setting, 0, by, unit, stated=stated)
+        to.set("training.checkpoint_minutes", value * minutes[unit], key, value, stated=stated)
+        to.set(setting, 0, by, unit, stated=stated)
     elif unit == "NEVER":
-        to.say(setting, 0, by, unit, stated=stated)
+        to.set(setting, 0, by, unit, stated=stated)
     elif unit == "EPOCH":
         to.epochs[setting] = key, value
     elif stated or "preview.prompts" in to.values:
-        to.lack(key, f"{value:g} {unit}", f"Set {setting} to a number of steps.")
+        to.missing(key, f"{value:g} {unit}", f"Set {setting} to a number of steps.")
     if not any(note.key == by for note in to.notes):
-        source.off(to, by, why=f"It is read with {key}.")
+        source.unused(to, by, why=f"It is read with {key}.")
 
 
 def _listed(files: Given, source: Source, key: str, file: str, marks: set[str]) -> Any:
@@ -199,11 +199,11 @@ def _set_concepts(files: Given, source: Source, to: Conversion) -> None:
     key = "concept_file_name"
     items = _listed(files, source, "concepts", key, {"path", "balancing"})
     if items is None:
-        to.lack(key, source.values.get(key) or "training_concepts/concepts.json", NOT_HERE)
+        to.missing(key, source.values.get(key) or "training_concepts/concepts.json", NOT_HERE)
         return
-    source.off(to, key, why="Its concepts are read.")
+    source.unused(to, key, why="Its concepts are read.")
     if not items:
-        to.lack("concepts", items, "It names no folder.")
+        to.missing("concepts", items, "It names no folder.")
     folders: list[Folder] = []
     for place, values in enumerate(items):
         one = Source(files.name, values, _TABLES["concepts"], f"concepts[{place}].")
@@ -211,56 +211,51 @@ def _set_concepts(files: Given, source: Source, to: Conversion) -> None:
             prompts = files.lines(one.read("text.prompt_path", text, ""))
             folders.append(_folder(one, prompts or [], masks=source.on("masked_training")))
         else:
-            to.off(f"concepts[{place}]", values.get("path", ""), "It is switched off there.")
+            to.unused(f"concepts[{place}]", values.get("path", ""), "It is switched off there.")
     set_folders(to, folders)
 
 
 def _folder(source: Source, prompts: Sequence[str], *, masks: bool) -> Folder:
-    """One concept as a folder.
-
-    Args:
-        prompts: The lines of ``text.prompt_path``.
-        masks: Whether masks are read.
-    """
+    """One concept as a folder."""
     to = Conversion()
     source.facts = {"@prompts": bool(prompts), "@masks": masks}
     source.apply(to)
     path = source.read("path", text, "")
     if path:
-        source.say(to, "dataset.path", path, "path")
+        source.set(to, "dataset.path", path, "path")
     _set_repeats(source, to)
     kind, key = source.word("text.prompt_source"), "text.prompt_path"
     if kind == "concept" and prompts:
         stated = source.values[key]
-        source.say(to, "dataset.captions.default", "\n".join(prompts), key, stated)
+        source.set(to, "dataset.captions.default", "\n".join(prompts), key, stated)
     elif kind == "concept":
         why = "It cannot be read; set dataset.captions.default."
-        to.lack(source.name(key), source.values.get(key), why)
+        to.missing(source.name(key), source.values.get(key), why)
     if source.on("image.enable_resolution_override"):
         key = "image.resolution_override"
         found = source.read(key, _sizes_of, [512])
         near = "One size of several." if found[1:] else ""
         stated = source.values.get(key, "512")
-        to.say("dataset.resolution", found[0], source.name(key), stated, near)
+        to.set("dataset.resolution", found[0], source.name(key), stated, near)
     role = _ROLES.get(source.read("type", text, "STANDARD"), "train")
     weight = source.read("loss_weight", number, 1.0)
     if weight != 1:
-        to.tell(WEIGHT, source.name("loss_weight"), weight)
+        to.applied(WEIGHT, source.name("loss_weight"), weight)
     return Folder(to, role, weight, source.prefix.rstrip("."))
 
 
 def _set_repeats(source: Source, to: Conversion) -> None:
     value = source.read("balancing", number, 1.0)
     if source.read("balancing_strategy", text, "REPEATS") == "SAMPLES":
-        to.lack(
+        to.missing(
             source.name("balancing"), value, "An epoch takes all images; set dataset.num_repeats."
         )
     elif value < 1:
         why = "An epoch takes all images; give the others more repeats."
-        to.lack(source.name("balancing"), value, why)
+        to.missing(source.name("balancing"), value, why)
     else:
         near = "" if value == int(value) else "Rounded to whole repeats."
-        source.say(to, "dataset.num_repeats", round(value), "balancing", value, near)
+        source.set(to, "dataset.num_repeats", round(value), "balancing", value, near)
 
 
 def _set_samples(files: Given, source: Source, to: Conversion) -> None:
@@ -268,9 +263,9 @@ def _set_samples(files: Given, source: Source, to: Conversion) -> None:
     items = _listed(files, source, "samples", key, {"prompt", "diffusion_steps"})
     if items is None:
         if source.values.get(key):
-            to.lack(key, source.values[key], NOT_HERE)
+            to.missing(key, source.values[key], NOT_HERE)
         return
-    source.off(to, key, why="Its samples are read.")
+    source.unused(to, key, why="Its samples are read.")
     kept: list[Mapping[str, Any]] = []
     for place, each in enumerate(items):
         one = Source(files.name, each, _TABLES["samples"], f"samples[{place}].")

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from ..config import OptimizerSection
-from .readers import number, text
-from .rules import Conversion, Source
+from .conversion import Conversion, Source
+from .value_readers import number, text
 
 Said = tuple[str, Any]
 """A key with what it says there."""
@@ -99,7 +99,7 @@ def set_optimizer(
     plain = re.sub(r"[^a-z0-9]", "", word.rsplit(".", 1)[-1].lower())
     found = _OPTIMIZERS.get(plain, _Optimizer("adamw", _ADAMW, _NO_SUCH))
     section = "training.optimizer"
-    source.say(to, f"{section}.name", found.name, key, word, found.near)
+    source.set(to, f"{section}.name", found.name, key, word, found.near)
     if isinstance(numbers, str):
         numbers = {each: f"{numbers}.{each}" for each in (*_NUMBERS, "betas")}
     entries = _entries(source, to, numbers)
@@ -109,14 +109,14 @@ def set_optimizer(
     standard |= {name: value for name, value in (defaults or {}).items() if name in standard}
     for name, (place, value) in entries.items():
         if name in standard:
-            to.say(f"{section}.{name}", value, place, value)
+            to.set(f"{section}.{name}", value, place, value)
         else:
-            to.lack(place, value, f"{found.name} has no such number here.")
+            to.missing(place, value, f"{found.name} has no such number here.")
     usual = OptimizerSection.model_validate({"name": found.name})
     for name, value in standard.items():
         if name not in entries:
             place, ours = f"{source.name(key)} ({name})", getattr(usual, name)
-            to.say(f"{section}.{name}", value, place, value, stated=False, ours=ours)
+            to.set(f"{section}.{name}", value, place, value, stated=False, ours=ours)
     return found.name
 
 
@@ -132,7 +132,7 @@ def _entries(source: Source, to: Conversion, keys: Mapping[str, str]) -> dict[st
         both = source.values[key]
         both = both.strip("()[] ").split(",")[:2] if isinstance(both, str) else both
         if not isinstance(both, list) or len(both) != 2:
-            to.lack(source.name(key), both, "The optimizer here has no such number.")
+            to.missing(source.name(key), both, "The optimizer here has no such number.")
         else:
             found = [source.check(key, each, number) for each in both]
             entries |= {f"beta{at}": (source.name(key), each) for at, each in enumerate(found, 1)}

@@ -13,19 +13,15 @@ from ..families.lent import GRAPH_MODEL
 from ..families.registry import FAMILIES
 from ..families.run_files import words_elsewhere
 from ..filesystem.text_files import read_text
+from .conversion import Conversion, Table, name_of, shown
 from .documents import LARGEST, Document, open_document, script_of
-from .readers import ABSENT
-from .rules import Conversion, Table, name_of, shown
+from .value_readers import ABSENT
 
 Found = TypeVar("Found")
 
 
 class Beside:
-    """Opens files that a file names: from the current folder, or beside it.
-
-    Args:
-        name: Of the file that names them.
-    """
+    """Opens files that a file names: from the current folder, or beside it."""
 
     def __init__(self, name: str) -> None:
         self._folders = (Path(), Path(name).parent)
@@ -83,12 +79,10 @@ class Program:
     """A program whose run files are read.
 
     Attributes:
-        name: As its authors write it.
         version: The commit whose source the tables were read from.
         tables: Where in its files to the keys that stand there.
         marks: Words for what its files have, to a test of a document for it. A file with all of
             them is surely of this program.
-        convert: Turns files into settings.
         beside: Test of a document for what may be read together with another one; unset: one file
             says all.
         scripts: Gives the names of the scripts whose command lines are read.
@@ -158,12 +152,12 @@ def set_family(
     known = words_elsewhere(program)
     values, named = known.get(word), word if stated is ABSENT else stated
     if values is None and files.family:
-        to.say("family", files.family, "family", files.family)
+        to.set("family", files.family, "family", files.family)
         if word:
-            to.lack(key, named, f"family={files.family} was named in its place.")
+            to.missing(key, named, f"family={files.family} was named in its place.")
         return
     if values is None and word and files.in_graph:
-        to.say("family", GRAPH_MODEL, key, named, "Connect its loader to Base From Model.")
+        to.set("family", GRAPH_MODEL, key, named, "Connect its loader to Base From Model.")
         return
     if values is None:
         found = f"{key} is {shown(named)}" if word else f"{key} is not set"
@@ -176,4 +170,4 @@ def set_family(
         )
     for setting, value in values.items():
         if setting not in to.values:
-            to.say(setting, value, key, named)
+            to.set(setting, value, key, named)

@@ -10,7 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from .folders import Folder, set_folders
+from .conversion import Conversion, Maps, NoCounterpart, Note, Source, Table, Together
+from .dataset_folders import Folder, set_folders
+from .key_tables import read_tables
 from .kohya import (
     BOTH,
     LISTED,
@@ -26,10 +28,8 @@ from .kohya import (
     without_sections,
 )
 from .program import Given, Program, set_family
-from .readers import UnfitError, mapping, mappings, number, numbers, text, whole
-from .rules import Conversion, Lacks, Maps, Note, Source, Table, Together
-from .tables import read_tables
-from .vocabulary import say_family_of_datasets
+from .shared_settings import say_family_of_datasets
+from .value_readers import UnfitError, mapping, mappings, number, numbers, text, whole
 
 _NAME = "sd-scripts"
 _TABLES = read_tables("sd_scripts")
@@ -37,7 +37,7 @@ _EVERYWHERE = _TABLES.pop("everywhere")
 """What an argument, ``general``, a dataset and a subset may say, the last first."""
 _PASSED_ON = [
     row
-    if isinstance(row, Lacks | Together) and not row.conditions
+    if isinstance(row, NoCounterpart | Together) and not row.conditions
     else Together(row.keys, [], None, row.setting if isinstance(row, Maps) else "dataset")
     for row in _EVERYWHERE.rows
 ]
@@ -141,7 +141,9 @@ def _convert(files: Given, to: Conversion) -> None:
         say_family_of_datasets(files, to, "pretrained_model_name_or_path")
     if datasets is not None:
         _read_subsets(*datasets, source, to)
-        source.off(to, "train_data_dir", "reg_data_dir", why="The file of datasets wins over it.")
+        source.unused(
+            to, "train_data_dir", "reg_data_dir", why="The file of datasets wins over it."
+        )
     else:
         _read_named_folders(source, to)
 
@@ -158,7 +160,7 @@ def _read_by(script: str, arguments: Mapping[str, Any], to: Conversion) -> dict[
     """The arguments that a script reads."""
     unread = [key for key in _UNREAD[script] if arguments.get(key) is not None]
     for key in unread:
-        to.off(key, arguments[key], "This script does not read it.")
+        to.unused(key, arguments[key], "This script does not read it.")
     return {k: each for k, each in arguments.items() if k not in unread}
 
 
@@ -188,9 +190,9 @@ def _set_adapter(source: Source, script: str, to: Conversion) -> None:
     rank = source.read("network_dim", whole, 4)
     if kind == "lokr" and rank > _MOST_RANK:
         near = "A rank above that of every layer keeps its factor whole."
-        source.say(to, "adapter.full_matrix", True, "network_dim", rank, near)
+        source.set(to, "adapter.full_matrix", True, "network_dim", rank, near)
     else:
-        source.say(to, "adapter.rank", rank, "network_dim")
+        source.set(to, "adapter.rank", rank, "network_dim")
     if script == "flux":
         _set_layers_of_flux(source, to)
 
@@ -209,9 +211,9 @@ def _set_layers_of_flux(source: Source, to: Conversion) -> None:
             patterns.append(rf"{block}\.({'|'.join(map(str, chosen))})\..*")
     for key in rows:
         if patterns:
-            source.say(to, "adapter.targets", patterns, key, source.values[key])
+            source.set(to, "adapter.targets", patterns, key, source.values[key])
         else:
-            to.lack(source.name(key), source.values[key], "No block would be adapted.")
+            to.missing(source.name(key), source.values[key], "No block would be adapted.")
 
 
 def _block_numbers(value: str) -> list[int] | None:
@@ -234,37 +236,37 @@ def _set_text_encoder(source: Source, to: Conversion) -> None:
     key, section = "network_train_unet_only", "training.text_encoder"
     only = source.on(key)
     if only or (rates and not any(rates)):
-        source.off(to, key, "text_encoder_lr", why="The text encoder stays as it is.")
+        source.unused(to, key, "text_encoder_lr", why="The text encoder stays as it is.")
     elif source.facts["@model"] not in (*_STABLE, "flux"):
-        to.lack(key, only, "Its text encoder is not trained here.")
-        source.off(to, "text_encoder_lr", why="Its text encoder is not trained here.")
+        to.missing(key, only, "Its text encoder is not trained here.")
+        source.unused(to, "text_encoder_lr", why="Its text encoder is not trained here.")
     else:
-        source.say(to, f"{section}.train", True, key, only)
+        source.set(to, f"{section}.train", True, key, only)
         near = "The first text encoder's rate is that of all." if len(set(rates)) > 1 else ""
         rate = rates[0] if rates else source.read("learning_rate", number, 2e-6)
         stated = source.values.get("text_encoder_lr", rate)
-        source.say(to, f"{section}.learning_rate", rate, "text_encoder_lr", stated, near)
+        source.set(to, f"{section}.learning_rate", rate, "text_encoder_lr", stated, near)
         if rank := to.values.get("adapter.rank"):
-            source.say(to, f"{section}.rank", rank, "network_dim")
+            source.set(to, f"{section}.rank", rank, "network_dim")
 
 
 def _set_noise(source: Source, script: str, to: Conversion) -> None:
     """Say what a script does whatever its arguments say, and how far huber counts as a square."""
     if script in _STABLE:
-        to.say("training.sigma.density", "auto", "timesteps", "each as often", stated=False)
+        to.set("training.sigma.density", "auto", "timesteps", "each as often", stated=False)
     if script == "sd3" and source.word("weighting_scheme") != "sigma_sqrt":
         why = "There it is of the image: sigma^2 times that of the velocity."
-        to.lack("the loss", "without weighting_scheme sigma_sqrt", why)
+        to.missing("the loss", "without weighting_scheme sigma_sqrt", why)
     if "training.loss.huber_schedule" not in to.values:
-        source.off(to, "huber_c", "huber_scale", why="It means nothing with this loss.")
+        source.unused(to, "huber_c", "huber_scale", why="It means nothing with this loss.")
         return
     delta, scale = source.read("huber_c", number, 0.1), source.read("huber_scale", number, 1.0)
     fixed = to.values["training.loss.huber_schedule"] == "constant"
-    source.say(to, "training.loss.huber_delta", delta * scale if fixed else delta, "huber_c")
+    source.set(to, "training.loss.huber_delta", delta * scale if fixed else delta, "huber_c")
     if fixed or scale == 1:
-        source.off(to, "huber_scale", why="It is in training.loss.huber_delta.")
+        source.unused(to, "huber_scale", why="It is in training.loss.huber_delta.")
     else:
-        to.lack("huber_scale", scale, "training.loss.huber_delta grows to 1 at the image.")
+        to.missing("huber_scale", scale, "training.loss.huber_delta grows to 1 at the image.")
 
 
 def _read_subsets(name: str, values: Mapping[str, Any], arguments: Source, to: Conversion) -> None:
@@ -277,11 +279,11 @@ def _read_subsets(name: str, values: Mapping[str, Any], arguments: Source, to: C
     table = _TABLES["datasets"]
     general = Source(name, top.read("general", mapping, {}), table, "general.")
     for each in (top, general):
-        each.tell_unknown(to)
+        each.note_unknown_keys(to)
     folders: list[Folder] = []
     for place, each in enumerate(top.read("datasets", mappings, [])):
         dataset = Source(name, each, table, f"datasets[{place}].")
-        dataset.tell_unknown(to)
+        dataset.note_unknown_keys(to)
         for at, values in enumerate(dataset.read("subsets", mappings, [])):
             subset = Source(name, values, table, f"{dataset.prefix}subsets[{at}].")
             folder = _folder(subset, (arguments, general, dataset))
@@ -301,8 +303,8 @@ def _read_named_folders(arguments: Source, to: Conversion) -> None:
             "Where some images of a folder have captions, those without stop the run; there the "
             "folder's name is their caption."
         )
-        own.say("dataset.path", path, key, path)
-        own.say("dataset.layout", "kohya", key, path, near)
+        own.set("dataset.path", path, key, path)
+        own.set("dataset.layout", "kohya", key, path, near)
         Source(arguments.file, known, _TABLES["named"]).apply(own)
         weight = _weight(arguments, role)
         folders.append(Folder(own, role, weight, key, "reg_data_dir"))
@@ -333,10 +335,10 @@ def _folder(subset: Source, above: Sequence[Source]) -> Folder:
     source = Source(subset.file, values, _TABLES["datasets"], subset.prefix)
     source.apply(to)
     if source.has("image_dir"):
-        source.say(to, "dataset.path", source.read("image_dir", text), "image_dir")
+        source.set(to, "dataset.path", source.read("image_dir", text), "image_dir")
     role = "regularization" if source.on("is_reg") else "train"
     if role != "train":
-        to.tell("dataset.folders", source.name("is_reg"), True)
+        to.applied("dataset.folders", source.name("is_reg"), True)
     to.finish()
     to.notes = [_where_it_stands(note, source.prefix, places) for note in to.notes]
     return Folder(to, role, _weight(above[0], role), source.prefix.rstrip("."))

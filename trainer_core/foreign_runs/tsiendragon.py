@@ -12,12 +12,12 @@ from typing import Any
 
 from ..config.patterns import pattern_mistake
 from ..errors import ConfigError
+from .conversion import Conversion, Source
+from .key_tables import read_tables
 from .optimizers import set_optimizer
 from .program import Given, Program, has, set_family
-from .readers import UnfitError, ending, mappings, pixels, side_of, text, whole
-from .rules import Conversion, Source
-from .tables import read_tables
-from .vocabulary import ONE_SIZE, set_list_of_images, set_previews, set_sizes
+from .shared_settings import ONE_SIZE, set_list_of_images, set_previews, set_sizes
+from .value_readers import UnfitError, ending, mappings, pixels, side_of, text, whole
 
 _NAME = "qwen-image-finetune"
 _TABLES = read_tables("tsiendragon")
@@ -46,7 +46,7 @@ def _convert(files: Given, to: Conversion) -> None:
         key, most = "validation.samples", source.read("validation.max_samples", whole, 4)
         set_previews(source, to, source.read(key, mappings)[: max(most, 0)], key, _OF_SAMPLES)
     else:
-        source.off(to, "validation.samples", why="Nothing is validated there.")
+        source.unused(to, "validation.samples", why="Nothing is validated there.")
 
 
 def _resolved(file: str, values: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -84,10 +84,10 @@ def _set_targets(source: Source, to: Conversion) -> None:
     targets = source.values.get(key) or ["to_k", "to_q", "to_v", "to_out.0"]
     mistake = pattern_mistake(targets) if isinstance(targets, str) else ""
     if mistake:
-        to.lack(key, targets, f"As an expression on names it {mistake}.")
+        to.missing(key, targets, f"As an expression on names it {mistake}.")
     else:
         ours = [targets] if isinstance(targets, str) else source.check(key, targets, ending)
-        source.say(to, "adapter.targets", ours, key, targets)
+        source.set(to, "adapter.targets", ours, key, targets)
 
 
 def _set_dataset(source: Source, to: Conversion) -> None:
@@ -97,14 +97,14 @@ def _set_dataset(source: Source, to: Conversion) -> None:
     paths = [each for each in several if isinstance(each, str)]
     for each in several:
         if not isinstance(each, str):
-            to.lack(key, each, "Data sets of a hub are not fetched: download it as a folder.")
+            to.missing(key, each, "Data sets of a hub are not fetched: download it as a folder.")
     if paths[1:]:
-        to.say("dataset.folders", [{"path": each} for each in paths[1:]], key, paths[1:])
+        to.set("dataset.folders", [{"path": each} for each in paths[1:]], key, paths[1:])
     if paths and paths[0].endswith(".csv"):
         set_list_of_images(source, to, key, paths[0])
     elif paths:
-        to.say("dataset.path", paths[0], key, paths[0])
-        to.say("dataset.layout", "paired", key, paths[0])
+        to.set("dataset.path", paths[0], key, paths[0])
+        to.set("dataset.layout", "paired", key, paths[0])
     key = "data.init_args.processor.init_args.multi_resolutions"
     if source.has(key):
         set_sizes(source, to, key, source.read(key, _all_sides), ONE_SIZE)

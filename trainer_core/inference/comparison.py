@@ -12,7 +12,7 @@ from PIL import Image, ImageDraw, ImageFont, ImageOps
 
 from ..config import RunConfig
 from ..data.image import from_pixels, on_white
-from ..data.lettering import plain_font, plain_letters
+from ..data.plain_font import plain_font, plain_letters
 from ..families.family import Family
 from ..filesystem.storage import atomic_write, write_json
 from ..offload.machine import Machine
@@ -39,8 +39,6 @@ class Column:
     """One way to generate, with its name.
 
     Attributes:
-        label: What stands above its images.
-        candidate: The adapter and its strength.
         step: Steps that the adapter was trained for; None for the base and for other files.
         file: Where the adapter lies, for the record.
         best: Whether it has the lowest loss on held-out images.
@@ -74,8 +72,6 @@ class Comparison:
     """Images of each prompt in each way.
 
     Attributes:
-        columns: The ways.
-        prompts: The prompts.
         seeds: The seed of each prompt's noise.
         images: By prompt, then by column.
         changes: By prompt, then by column: mean absolute difference from the first column's image,
@@ -137,18 +133,11 @@ def compare(
 ) -> Comparison:
     """Generate the run file's preview prompts in each way.
 
-    Args:
-        config: The run file; its ``preview`` section says what is generated.
-        columns: At least one; the others are measured against the first.
-        make_source: Gives the encoders; unset: they come from the base's folder.
-        stop: Asked after each sampling step whether to give up.
-        machine: What may be taken of the computer; unset: all that is free.
-        notify: Told how many images of how many are made.
-        family: The base's family, where the caller made it; unset: the one that the run file names.
+    Other arguments, and errors, are those of `pipeline.sample_candidates`.
 
-    Raises:
-        SamplingStopped: When ``stop`` said so.
-        InputError: When base, adapters or prompts cannot be used.
+    Args:
+        columns: At least one; the others are measured against the first.
+        notify: Told how many images of how many are made.
     """
     prompts, preview = config.preview.prompts, config.preview
     total = len(columns) * len(prompts)
@@ -182,7 +171,6 @@ def draw_grid(comparison: Comparison, side: int = LARGEST_SIDE) -> Image.Image:
     """Lay the images out: a column for each way, a row for each prompt, both with their names.
 
     Args:
-        comparison: What was generated.
         side: The longest side of an image in the grid; less where there are many columns.
 
     Returns:
@@ -304,7 +292,8 @@ def comparison_text(comparison: Comparison) -> str:
         lines.append(f"How much each image is like {like.beside} (mean cosine, CLIP-I):")
         for index, column in enumerate(comparison.columns):
             values = "  ".join(f"{row[index]:5.3f}" for row in like.values)
-            lines.append(f"  {column.label:<{width}}  {values}{_likest(like, index)}")
+            best = f"  {_LIKEST}" if like.best == index else ""
+            lines.append(f"  {column.label:<{width}}  {values}{best}")
     lines += [
         f"Warning: {label} changes nothing: its images are the base's."
         for label in comparison.inert()
@@ -312,15 +301,10 @@ def comparison_text(comparison: Comparison) -> str:
     return "\n".join(lines)
 
 
-def _likest(like: Likeness, index: int) -> str:
-    return f"  {_LIKEST}" if like.best == index else ""
-
-
 def save_comparison(comparison: Comparison, folder: Path) -> tuple[Path, Path]:
     """Write the grid, every image and ``comparison.json`` into a new folder.
 
     Args:
-        comparison: What was generated.
         folder: Takes a folder ``000``, ``001`` ... of its own; nothing is replaced.
 
     Returns:

@@ -17,11 +17,7 @@ _STAYS = 20
 
 
 def decoding_bytes(pixels: int, dtype: torch.dtype, numbers: int) -> int:
-    """What it takes at most to decode so many pixels as a whole, in the VAE's format.
-
-    Args:
-        numbers: As `LatentSpec.decoder_numbers`.
-    """
+    """What it takes at most to decode so many pixels as a whole, in the VAE's format."""
     return pixels * numbers * dtype.itemsize
 
 
@@ -39,9 +35,7 @@ class PreviewDecoder:
     Args:
         vae: On any device.
         pixels: Of an image's side for each of its latents.
-        device: Where it decodes.
         machine: Says how much of it is free.
-        numbers: As `LatentSpec.decoder_numbers`.
     """
 
     def __init__(

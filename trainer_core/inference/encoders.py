@@ -19,13 +19,13 @@ from PIL import Image
 from torch import Tensor, nn
 
 from ..config import DatasetSection, PreviewSection, RunConfig
-from ..data.cache.build import Encoders
 from ..data.cache.cache_file import Entry, is_sound, make_entry, read_entry, write_entry
-from ..data.cache.encoders import encode_control, encode_endpoints
-from ..data.captions import TextLimit
+from ..data.cache.encoder_protocols import Encoders, encode_endpoints, of_clips
+from ..data.captions.length import TextLimit
 from ..data.clips import is_clip, read_frames
+from ..data.crop import fit_to_bucket, resize_exact
 from ..data.drawn_masks import with_mask
-from ..data.image import fit_to_bucket, on_white, open_image, resize_exact, to_pixels
+from ..data.image import on_white, open_image, to_pixels
 from ..device import DTYPES, release_memory, resolve_device, resolve_precision
 from ..errors import ConfigError
 from ..families.family import Family
@@ -84,7 +84,6 @@ class EncoderSource(Protocol):
 
         Args:
             dtype: What a text encoder that is loaded for it computes in.
-            device: Where the denoiser computes.
             at_end: Gives back what was borrowed.
         """
         ...
@@ -102,7 +101,6 @@ class LazyEncoders:
     """Loads the encoders when the first sample needs them, and lets go of them.
 
     Args:
-        location: Where the base is.
         device: Where the denoiser computes, and the encoders as well where nothing else is set.
         machine: What they may take of the computer; unset: all that is free.
     """
@@ -184,11 +182,7 @@ class EncodedPrompt:
     """A prompt that needs no encoder any more.
 
     Attributes:
-        text: The prompt.
-        conditioning: The encoded prompt.
-        negative: The encoded negative prompt.
         controls: Latents of its control images, each `[C, h, w]`.
-        entry: Where all this is cached.
     """
 
     text: str
@@ -281,7 +275,6 @@ def encode_prompts(
     """Encode the preview prompts, or read them from the cache.
 
     Args:
-        dataset: Says how large control images are.
         identity: Names the encoders and their precision.
         open_encoders: Loads the encoders; called only when a prompt is not cached.
         frames: How many most clips of the dataset have.
@@ -321,7 +314,8 @@ def encode_prompts(
         if not is_sound(entry, thorough=True):
             tensors = _encode(texts, controls, open_encoders(), channels)
             if shown:
-                tensors["control.0"] = encode_control(open_encoders(), torch.stack(_bytes(shown)))
+                encode = of_clips(open_encoders()).encode_control
+                tensors["control.0"] = encode(torch.stack(_bytes(shown)))
             if begin:
                 tensors |= _encoded_endpoints(begin, count, open_encoders())
             write_entry(entry, tensors)
@@ -432,9 +426,6 @@ def _encode(
 
 def read_prompt(text: str, entry: Entry, control_count: int) -> EncodedPrompt:
     """Read a prompt that is in the cache.
-
-    Args:
-        entry: Where it is.
 
     Raises:
         StorageError: When the file is damaged or gone.

@@ -30,7 +30,6 @@ def measure_likeness(
 
     Args:
         images: By prompt, then by column.
-        columns: What generated them.
         references: Images of the dataset, at least one; one at a time is held.
         beside: What `references` are, in words.
 

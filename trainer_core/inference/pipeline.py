@@ -26,7 +26,7 @@ from ..bases.base_adapters import outline_base_adapters, read_base_adapters
 from ..bases.family_adapter import changes_texts
 from ..bases.locate import locate_base
 from ..config import BaseSection, MemorySection, PreviewSection, RunConfig
-from ..data.cache.build import cache_folder
+from ..data.cache.build_cache import cache_folder
 from ..data.image import from_pixels, on_white, to_pixels
 from ..device import (
     DTYPES,
@@ -76,9 +76,6 @@ class Pipeline:
     """Samples images from texts, until `close` or the end of a ``with``.
 
     Attributes:
-        sampler: Generates from encoded prompts.
-        encoders: Encodes them; loaded when first used.
-        key_map: Diffusers' names of layers to ComfyUI's.
         base: The denoiser, of which blocks may be swapped.
     """
 
@@ -305,23 +302,12 @@ def sample_prompts(
     machine: Machine | None = None,
     family: Family | None = None,
 ) -> Generator[Tensor, None, None]:
-    """Sample the run file's preview prompts with a base and an adapter file.
+    """Sample the run file's preview prompts with a base and an adapter file, or the base alone.
 
-    Args:
-        config: The run file; its ``preview`` section says what is generated.
-        adapter_file: The adapter, or None for the base alone.
-        strength: Factor on the adapter; 0 is the base.
-        make_source: Gives the encoders; unset: they come from the base's folder.
-        stop: Asked after each sampling step whether to give up.
-        machine: What may be taken of the computer; unset: all that is free.
-        family: The base's family, where the caller made it; unset: the one that the run file names.
+    Arguments and errors are those of `sample_candidates`.
 
     Yields:
         Pixels `[3 or 4, H, W]` in [-1, 1], for each prompt in order.
-
-    Raises:
-        SamplingStopped: When ``stop`` said so.
-        InputError: When base, adapter or prompts cannot be used.
     """
     candidates = [Candidate(adapter_file, strength)]
     images = sample_candidates(config, candidates, make_source, stop, machine, family)
@@ -366,7 +352,7 @@ def sample_candidates(
         make_source,
         machine,
         family,
-        tokens=_change_texts(family, candidates),
+        tokens=any(changes_texts(each.adapter, family) for each in candidates if each.adapter),
     )
     # What cannot be used is refused before anything is encoded or loaded.
     largest = _largest(place, candidates)
@@ -393,11 +379,6 @@ def sample_candidates(
             for index, prompt in enumerate(prompts):
                 size, seed = settings_of_prompt(preview, pipeline.sampler, index)
                 yield number, index, pipeline.sampler.sample([prompt.request(seed)], size, stop)[0]
-
-
-def _change_texts(family: Family, candidates: Sequence[Candidate]) -> bool:
-    """Whether an adapter changes a text encoder."""
-    return any(changes_texts(each.adapter, family) for each in candidates if each.adapter)
 
 
 def _largest(place: _Place, candidates: Sequence[Candidate]) -> AdapterState | None:
@@ -437,18 +418,11 @@ def sample_images(
     strength: float = 1.0,
     machine: Machine | None = None,
 ) -> list[Path]:
-    """Sample the run file's preview prompts into files.
+    """Sample the run file's preview prompts into files, as `sample_prompts`.
 
     Args:
-        config: The run file; its ``preview`` section says what is generated.
-        adapter_file: The adapter, or None for the base alone.
         folder: Where ``0.png``, ``1.png`` ... are written, of clips ``0.webp``. Nothing is
             replaced: numbers go on behind the highest one that is there.
-        strength: Factor on the adapter; 0 is the base.
-        machine: What may be taken of the computer; unset: all that is free.
-
-    Returns:
-        The images or clips.
 
     Raises:
         InputError: When base, adapter or prompts cannot be used.
@@ -487,7 +461,6 @@ def sample_previews(
 
     Args:
         sampler: Generates on the run's base with its adapter.
-        settings: Size, steps, guidance and seed.
         deliver: Takes a prompt's index, its pixels `[3 or 4, H, W]` in [-1, 1], of a clip
             `[T, 3, H, W]`, and that clip's sound.
         stop: Asked before each prompt and after each sampling step whether to give up.

@@ -10,14 +10,13 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Callable, Sequence
-from typing import cast
 
 import torch
 from PIL import Image
 from torch import Tensor, nn
 
 from ..config import MemorySection
-from ..data.cache.encoders import ClipEncoders, Encoders, encode_clip, encode_texts
+from ..data.cache.encoder_protocols import Encoders, encode_texts, of_clips
 from ..device import release_memory
 from ..families.family_specs import PartedEncoders
 from ..offload.block_selection import bytes_away, evenly_spread
@@ -45,9 +44,7 @@ def place_encoders(
 
     Args:
         load: Loads them on the CPU, where weights may be views into the files.
-        device: Where they compute.
         memory: ``swap_slots`` and ``master`` of layers that are swapped.
-        machine: Says how much memory there is.
         at_end: Lets go of what is more than objects.
     """
     loaded = load()
@@ -64,12 +61,6 @@ def place_encoders(
 
 class PlacedEncoders:
     """A family's encoders, of which one part is on the device at a time.
-
-    Args:
-        load: As for `place_encoders`.
-        device: Where they compute.
-        memory: As for `place_encoders`.
-        machine: Says how much memory there is.
 
     Attributes:
         part: What is on the device: ``image``, ``text`` or nothing.
@@ -95,11 +86,11 @@ class PlacedEncoders:
 
     def encode_clip(self, frames: Tensor) -> Tensor:
         """As `ClipEncoders.encode_clip`."""
-        return encode_clip(self._with("image"), frames)
+        return of_clips(self._with("image")).encode_clip(frames)
 
     def encode_endpoints(self, first: Tensor, last: Tensor | None, count: int) -> Conditioning:
         """As `ClipEncoders.encode_endpoints`."""
-        return cast("ClipEncoders", self._with("image")).encode_endpoints(first, last, count)
+        return of_clips(self._with("image")).encode_endpoints(first, last, count)
 
     def encode_text(self, caption: str, controls: Sequence[Image.Image] = ()) -> Conditioning:
         """As `Encoders.encode_text`."""

@@ -26,7 +26,6 @@ class SampleRequest:
     """One image to sample.
 
     Attributes:
-        conditioning: The encoded prompt.
         negative: The encoded negative prompt, read only where guidance needs a second pass.
         controls: Latents of the control images, each `[C, h, w]`.
         seed: Seed of the initial noise, sampled on the CPU as Diffusers' pipelines do it with a CPU
@@ -87,7 +86,6 @@ def preview_settings(
     """What a run file says of its previews.
 
     Args:
-        layers: As ``usual`` of `preview_layers`.
         frames: How many most clips of the dataset have.
     """
     return SampleSettings(
@@ -128,9 +126,6 @@ def settings_of_prompt(
 
     Args:
         preview: The run file's section: a finished cache may have had other flags.
-        index: Which of its prompts.
-        layers: As ``usual`` of `preview_layers`.
-        frames: As for `preview_settings`.
 
     Raises:
         ConfigError: When a flag cannot be read.
@@ -144,12 +139,9 @@ class Sampler:
     """Samples images on one base.
 
     Attributes:
-        family: The base's family.
-        location: Where the base came from.
         transformer: The denoiser, with or without an adapter.
         decode: Latents `[B, C, h, w]` to pixels `[B, 3 or 4, H, W]` in [-1, 1]; of a base of videos
             also `[B, C, f, h, w]` to `[B, T, 3, H, W]`.
-        device: Where the denoiser lives.
         other: Samples at the noise levels that the base does not know; None where it knows all.
     """
 
@@ -171,7 +163,6 @@ class Sampler:
 
         Args:
             requests: What to sample; all with controls of the same sizes.
-            settings: Shared by all.
             stop: Asked after each sampling step whether to give up.
 
         Returns:
@@ -236,7 +227,6 @@ class Sampler:
 
         Args:
             requests: What to sample; all with controls of the same sizes.
-            settings: Shared by all.
             stop: Asked after each sampling step whether to give up.
 
         Returns:

@@ -24,7 +24,6 @@ def sampling_memory(
     Args:
         memory: The run file's; what it says of ``blocks_to_swap`` stays as it is, and all of it
             where nothing is to be planned.
-        dtype: What is dense is loaded in.
         room: Bytes that the device has for its weights.
 
     Returns:

@@ -56,11 +56,6 @@ def second_model(
     It takes the room that is left beside the base; its other blocks are read from its file as they
     are needed, so that RAM holds no second model.
 
-    Args:
-        location: Of the base.
-        dtype: What it computes in.
-        machine: Says how much room there is.
-
     Returns:
         None where nothing says where it is.
 

@@ -16,8 +16,8 @@ from ..bases.distilled import distilled_note
 from ..config import MemorySection, RunConfig
 from ..config.defaults import fitted_warmup, preservation_summary, resolved_length, run_length
 from ..config.reading import dump_config
-from ..data.cache.build import cache_folder
-from ..data.plan_text import describe_plan
+from ..data.cache.build_cache import cache_folder
+from ..data.describe_epoch import describe_plan
 from ..device import (
     borrowed_attention,
     borrowed_random_state,

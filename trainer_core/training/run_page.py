@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..data.report.document import document, escaped, tiles
-from ..data.report.looks import file_bytes, small_image
+from ..data.report.html_document import document, escaped, tiles
+from ..data.report.image_fingerprints import file_bytes, small_image
 from ..data.report.thumbnails import embedded
 from ..errors import DatasetError, InputError
 from ..filesystem.text_files import read_text

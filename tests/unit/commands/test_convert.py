@@ -24,8 +24,9 @@ def events(capsys):
     return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
 
-def test_a_peft_folder_goes_both_ways(lora, tmp_path):
+def test_a_peft_folder_goes_both_ways(lora, tmp_path, capsys):
     assert run(lora, tmp_path / "peft", "--to", "peft") == 0
+    assert "errors" not in capsys.readouterr().out, "there are none"
     assert run(tmp_path / "peft", tmp_path / "b.safetensors", "--to", "lycoris") == 0
     assert_same(read_adapter(tmp_path / "b.safetensors", FLUX), family_state("flux", "lora"))
 

@@ -44,13 +44,15 @@ def test_dataset_report_says_what_is_not_mirrored_and_nothing_for_a_terminal(ima
     assert "left (1)" in told
     assert "64x64: 2 images, 2 batches" in told
     assert "\x1b" not in told
+    assert "steps are" not in told, "those of no run file are nobody's"
     (images / "2.png").unlink()
     (images / "2.txt").unlink()
-    assert main(["dataset", str(images), "dataset.resolution=64"]) == 0
+    assert main(["dataset", str(images), "dataset.resolution=64", "training.steps=40"]) == 0
     told = capsys.readouterr().out
     assert "64x64: 2 images" in told
     assert "96x32" not in told
     assert "never mirrored" not in told
+    assert "40 steps are" in told
 
 
 def test_dataset_report_tells_every_problem_and_that_train_would_stop(images, capsys):
@@ -88,7 +90,7 @@ def test_doctor_says_what_a_run_would_adapt(images, tmp_path, capsys):
     run_file = tmp_path / "run.yaml"
     run_file.write_text(
         "dataset: {path: images, resolution: 64}\nadapter: {kind: lora, rank: 4}\n"
-        "memory: {blocks_to_checkpoint: 0}\n",
+        "memory: {blocks_to_checkpoint: 0, device: cpu}\ntraining: {steps: 70}\n",
         encoding="utf-8",
     )
     found = report(capsys, "doctor", str(run_file))
@@ -111,7 +113,8 @@ def test_doctor_says_what_a_run_would_adapt(images, tmp_path, capsys):
         unused=unused,
     )
     run = found["run"]
-    assert found["problems"] == []
+    assert (found["problems"], run["steps"]) == ([], 70)
+    assert ("allocator" in found) == torch.cuda.is_available()
     assert run["base"]["parameters"] == parameters
     assert run["adapter"]["layers"] == len(adapter.names)
     trainable = sum(p.numel() for p in adapter.parameters())

@@ -5,7 +5,8 @@ import pytest
 from PIL import Image
 
 from trainer_core.commands.console import terminal_lines
-from trainer_core.data.image import fit_to_bucket, on_white, open_image, resize_exact
+from trainer_core.data.crop import fit_to_bucket, resize_exact
+from trainer_core.data.image import on_white, open_image
 from trainer_core.types import Bucket
 
 CLEAR_RED = (255, 0, 0, 0)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from trainer_core.config import DatasetSection
 from trainer_core.data.buckets import choose_buckets, plan_buckets, standard_buckets
-from trainer_core.data.image import kept_box
+from trainer_core.data.crop import kept_box
 from trainer_core.errors import ConfigError, DatasetError
 from trainer_core.types import Bucket, Sample
 

@@ -8,7 +8,8 @@ import torch
 from PIL import Image
 
 from trainer_core.data import file_memory
-from trainer_core.data.image import fit_to_bucket, open_image, to_pixels
+from trainer_core.data.crop import fit_to_bucket
+from trainer_core.data.image import open_image, to_pixels
 from trainer_core.filesystem.record_table import RecordTable
 from trainer_core.types import Bucket, View
 
@@ -130,7 +131,9 @@ def test_remembered_hashes_are_used_and_never_trusted_over_a_changed_file(world)
 
 
 def table(world) -> RecordTable:
-    return RecordTable(world.cache / "index", "images", file_memory._FIELDS, 1)
+    return RecordTable(
+        world.cache / "index", "images", [*file_memory._KEY, *file_memory._OF_IMAGES], 1
+    )
 
 
 def remembered(world):

@@ -9,7 +9,8 @@ from PIL import Image
 from safetensors.torch import load_file
 
 from trainer_core.config import MaskSection
-from trainer_core.data.image import fit_to_bucket, open_image, to_pixels
+from trainer_core.data.crop import fit_to_bucket
+from trainer_core.data.image import open_image, to_pixels
 from trainer_core.data.masks import fit_mask, pool_mask
 from trainer_core.errors import DatasetError
 from trainer_core.types import Bucket, View

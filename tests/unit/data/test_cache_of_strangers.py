@@ -10,8 +10,8 @@ import pytest
 
 from tests.fixtures.cache_world import same
 from tests.fixtures.counted_calls import counted_calls
-from trainer_core.data.cache.claims import Claims
-from trainer_core.data.cache.collect import collect
+from trainer_core.data.cache.remove_unused import collect
+from trainer_core.data.cache.work_claims import Claims
 from trainer_core.errors import StorageError
 from trainer_core.filesystem.record_table import RecordTable
 

@@ -6,13 +6,14 @@ from comfyui.clip_files import write_clip as write_tone
 
 from tests.fixtures.cache_world import same
 from tests.fixtures.clip_files import write_clip
-from trainer_core.data.batches import make_batch
+from trainer_core.data.base_requirements import require_endpoints
 from trainer_core.data.cache.cache_file import make_entry
-from trainer_core.data.cache.recipes import SizedImage
+from trainer_core.data.cache.entry_keys import SizedImage
 from trainer_core.data.clips import read_frames
-from trainer_core.data.control_rules import require_endpoints
+from trainer_core.data.crop import fit_to_bucket, moved
 from trainer_core.data.file_memory import FileMemory
-from trainer_core.data.image import fit_to_bucket, moved, to_pixels
+from trainer_core.data.image import to_pixels
+from trainer_core.data.load_batch import make_batch
 from trainer_core.errors import ConfigError, DatasetError
 from trainer_core.training.prepare.cache_manifest import Manifest, read_manifest, write_manifest
 from trainer_core.types import ENDS, START, Bucket, ClipPart, FrameGrid, View

@@ -6,7 +6,7 @@ from tests.fixtures.bad_input import write_image
 from tests.fixtures.scanned_folder import settings
 from tests.fixtures.tables import table
 from trainer_core.data.sources.caption_files import caption_texts_of_json
-from trainer_core.data.sources.folder import scan
+from trainer_core.data.sources.scan_folder import scan
 from trainer_core.errors import DatasetError
 
 

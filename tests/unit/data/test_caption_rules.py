@@ -6,8 +6,7 @@ import re
 import pytest
 
 from trainer_core.config import DatasetSection
-from trainer_core.data.caption_rules import caption_texts
-from trainer_core.data.captions import with_trigger
+from trainer_core.data.captions.rules import caption_texts, with_trigger
 from trainer_core.errors import DatasetError
 
 

@@ -10,8 +10,8 @@ from PIL import Image
 from tests.fixtures.clip_files import write_clip
 from tests.fixtures.scanned_folder import names, settings
 from trainer_core.data.file_memory import FileMemory
-from trainer_core.data.sources.combined import scan_all
-from trainer_core.data.sources.folder import scan
+from trainer_core.data.sources.scan_dataset import scan_all
+from trainer_core.data.sources.scan_folder import scan
 from trainer_core.errors import DatasetError
 from trainer_core.filesystem.allowed_folders import AllowedFolders
 from trainer_core.types import ANY_CLIPS, FrameGrid
@@ -283,5 +283,5 @@ def test_an_unchanged_clip_is_not_read_again(folder, tmp_path, clips, changed, m
             if changed:
                 shutil.copy(clips[1], root / "a.mp4")
             else:
-                monkeypatch.delattr("trainer_core.data.sources.facts.clip_facts")
+                monkeypatch.delattr("trainer_core.data.file_memory.clip_facts")
     assert (found.samples == first) != changed

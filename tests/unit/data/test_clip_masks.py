@@ -7,8 +7,8 @@ from PIL import Image
 
 from tests.fixtures.clip_files import write_clip
 from trainer_core.config import MaskSection
-from trainer_core.data.batches import make_batch
 from trainer_core.data.clips import read_frames
+from trainer_core.data.load_batch import make_batch
 from trainer_core.types import START, ClipPart, FrameGrid, View
 
 pytest.importorskip("av")

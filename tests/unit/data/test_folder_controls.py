@@ -3,7 +3,7 @@
 import pytest
 
 from tests.fixtures.scanned_folder import names, settings
-from trainer_core.data.sources.folder import scan
+from trainer_core.data.sources.scan_folder import scan
 from trainer_core.errors import DatasetError
 
 

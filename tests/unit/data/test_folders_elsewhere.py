@@ -4,7 +4,7 @@ import pytest
 from PIL import Image
 
 from trainer_core.config import DatasetSection
-from trainer_core.data.sources.folder import scan
+from trainer_core.data.sources.scan_folder import scan
 from trainer_core.errors import DatasetError
 from trainer_core.filesystem.allowed_folders import AllowedFolders
 

@@ -10,15 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageFile, ImageOps
 
-from trainer_core.data.image import (
-    fit_to_bucket,
-    from_pixels,
-    image_info,
-    image_size,
-    open_image,
-    resize_exact,
-    to_pixels,
-)
+from trainer_core.data.crop import fit_to_bucket, resize_exact
+from trainer_core.data.image import from_pixels, image_info, image_size, open_image, to_pixels
 from trainer_core.errors import DatasetError
 from trainer_core.types import Bucket
 

@@ -9,11 +9,12 @@ from PIL import Image
 
 from tests.fixtures.scanned_folder import names, settings
 from trainer_core.cli import main
-from trainer_core.data.framing import crop_of
-from trainer_core.data.image import fit_to_bucket, kept_box, open_image, to_pixels
+from trainer_core.data.crop import fit_to_bucket, kept_box
+from trainer_core.data.crop_with_mask import crop_of
+from trainer_core.data.image import open_image, to_pixels
 from trainer_core.data.masks import fit_mask, pool_mask
-from trainer_core.data.sources.folder import scan
 from trainer_core.data.sources.image_choices import FILE, chosen, read_choices
+from trainer_core.data.sources.scan_folder import scan
 from trainer_core.errors import DatasetError
 from trainer_core.filesystem.allowed_folders import AllowedFolders
 

@@ -7,7 +7,7 @@ from tests.fixtures.scanned_folder import names, settings
 from tests.fixtures.tables import table
 from trainer_core.config import DatasetSection
 from trainer_core.config.folders import MaskSection
-from trainer_core.data.sources.folder import scan
+from trainer_core.data.sources.scan_folder import scan
 from trainer_core.errors import DatasetError
 
 

@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 from trainer_core.config import MaskSection
-from trainer_core.data.image import fit_to_bucket, kept_box
+from trainer_core.data.crop import fit_to_bucket, kept_box
 from trainer_core.data.masks import (
     batch_weights,
     center_of_mass,

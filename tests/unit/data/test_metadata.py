@@ -7,9 +7,9 @@ import pytest
 
 from tests.fixtures.tables import table
 from trainer_core.config import DatasetSection
-from trainer_core.data.sources.folder import scan
 from trainer_core.data.sources.metadata_columns import COLUMNS, find_columns
-from trainer_core.data.sources.rows import KnownFiles
+from trainer_core.data.sources.metadata_rows import KnownFiles
+from trainer_core.data.sources.scan_folder import scan
 
 
 def write_jsonl(path, rows):

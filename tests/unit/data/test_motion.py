@@ -9,13 +9,13 @@ from tests.fixtures.scanned_folder import settings
 from trainer_core.data.buckets import plan_buckets
 from trainer_core.data.clips import read_frames
 from trainer_core.data.motion import Motion
-from trainer_core.data.report.build import Batching, make_report
-from trainer_core.data.report.facts import as_json
-from trainer_core.data.report.inspection import inspect
-from trainer_core.data.report.page import report_page
-from trainer_core.data.report.sheet import sheet_pages
+from trainer_core.data.report.contact_sheet import sheet_pages
+from trainer_core.data.report.dataset_report import as_json
+from trainer_core.data.report.decoded_findings import inspect
+from trainer_core.data.report.html_page import report_page
+from trainer_core.data.report.make_report import Batching, make_report
 from trainer_core.data.report.thumbnails import thumbnails
-from trainer_core.data.sources.folder import scan
+from trainer_core.data.sources.scan_folder import scan
 from trainer_core.types import ClipPart, FrameGrid
 
 FRAMES, HIGH, WIDE = 33, 96, 128

@@ -11,14 +11,13 @@ from PIL import Image
 
 from trainer_core.config import DatasetSection
 from trainer_core.data.buckets import plan_buckets
-from trainer_core.data.captions import TextLimit
-from trainer_core.data.report.before_training import warnings_before
-from trainer_core.data.report.build import Batching, make_report
-from trainer_core.data.report.facts import DatasetReport
-from trainer_core.data.report.inspection import inspect
-from trainer_core.data.report.kinds import KINDS
-from trainer_core.data.report.words import report_text
-from trainer_core.data.sources.folder import survey
+from trainer_core.data.captions.length import TextLimit
+from trainer_core.data.report.dataset_report import DatasetReport
+from trainer_core.data.report.decoded_findings import inspect
+from trainer_core.data.report.finding_kinds import KINDS
+from trainer_core.data.report.make_report import Batching, make_report, warnings_before
+from trainer_core.data.report.report_text import report_text
+from trainer_core.data.sources.scan_folder import survey
 from trainer_core.errors import DatasetError
 
 MULTIPLE = 16

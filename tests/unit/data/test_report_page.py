@@ -6,7 +6,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from trainer_core.data.report.facts import (
+from trainer_core.data.report.dataset_report import (
     BesideImage,
     DatasetReport,
     Finding,
@@ -18,7 +18,7 @@ from trainer_core.data.report.facts import (
     Schedule,
     Spread,
 )
-from trainer_core.data.report.page import report_page
+from trainer_core.data.report.html_page import report_page
 
 HOSTILE = (
     "<script>alert(1)</script>.png",

@@ -6,8 +6,8 @@ import pytest
 
 from tests.fixtures.cache_world import World
 from tests.fixtures.tables import table
-from trainer_core.data.batches import BatchPlan
-from trainer_core.data.captions import with_class_word
+from trainer_core.data.batch_plan import BatchPlan
+from trainer_core.data.captions.rules import with_class_word
 from trainer_core.types import Bucket, View
 
 SMALL, WIDE = Bucket(16, 16), Bucket(32, 16)

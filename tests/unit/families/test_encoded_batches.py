@@ -17,7 +17,7 @@ from tests.fixtures.qwen_base import make_qwen_base
 from tests.fixtures.recorded_calls import relative_error
 from trainer_core.bases.locate import locate_base
 from trainer_core.config import BaseSection
-from trainer_core.data.cache.encoders import encode_texts
+from trainer_core.data.cache.encoder_protocols import encode_texts
 from trainer_core.families.family import Family
 from trainer_core.families.registry import get_family
 from trainer_core.weights.base_location import BaseLocation

@@ -6,7 +6,7 @@ import pytest
 from PIL import Image
 
 from tests.fixtures.clip_files import write_clip
-from trainer_core.data.sources.combined import scan_all
+from trainer_core.data.sources.scan_dataset import scan_all
 from trainer_core.errors import ConfigError
 from trainer_core.foreign_runs import Beside, read_foreign
 from trainer_core.foreign_runs.documents import parse_document

@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 from trainer_core.config import RunConfig
-from trainer_core.data.sources.combined import scan_all
+from trainer_core.data.sources.scan_dataset import scan_all
 from trainer_core.errors import InputError
 from trainer_core.inference.comparison import (
     Column,

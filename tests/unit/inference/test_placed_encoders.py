@@ -11,7 +11,7 @@ from tests.fixtures.flux_base import make_flux_base
 from tests.fixtures.machines import SmallMachine
 from trainer_core.bases.locate import locate_base
 from trainer_core.config import BaseSection, MemorySection
-from trainer_core.data.cache.encoders import encode_texts
+from trainer_core.data.cache.encoder_protocols import encode_texts
 from trainer_core.families.registry import get_family
 from trainer_core.inference.placed_encoders import PlacedEncoders
 

@@ -9,8 +9,9 @@ from tests.fixtures.clip_files import write_clip
 from tests.fixtures.tables import table
 from trainer_core.config import DatasetSection
 from trainer_core.data.buckets import plan_buckets
-from trainer_core.data.image import fit_to_bucket, kept_box, open_image
-from trainer_core.data.sources.folder import scan
+from trainer_core.data.crop import fit_to_bucket, kept_box
+from trainer_core.data.image import open_image
+from trainer_core.data.sources.scan_folder import scan
 from trainer_core.types import Bucket
 
 

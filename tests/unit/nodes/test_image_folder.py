@@ -8,7 +8,7 @@ from PIL import Image
 from tests.unit.nodes.conftest import pack_module
 from trainer_core.config.reading import load_config
 from trainer_core.data.image import open_image
-from trainer_core.data.sources.folder import scan
+from trainer_core.data.sources.scan_folder import scan
 
 
 def images(count, size=8, seed=0):

@@ -6,7 +6,8 @@ import pytest
 
 from trainer_core.config import RunConfig
 from trainer_core.data.cache.cache_file import make_entry
-from trainer_core.data.cache.cached_dataset import CachedDataset, CachedItem
+from trainer_core.data.cache.cached_dataset import CachedDataset
+from trainer_core.data.cache.cached_item import CachedItem
 from trainer_core.training.step.batch_sizes import batch_sizes, with_largest_batch
 from trainer_core.types import Bucket
 

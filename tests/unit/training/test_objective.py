@@ -7,7 +7,7 @@ from tests.fixtures.small_steps import SEED, SHAPES, Model, batch_of, maker, pre
 from tests.fixtures.small_trainer import small_plan, small_trainer
 from trainer_core.config import RunConfig
 from trainer_core.counters import counter_seed
-from trainer_core.data.batches import BatchPlan
+from trainer_core.data.batch_plan import BatchPlan
 from trainer_core.diffusion.losses import FlowLoss
 from trainer_core.diffusion.weighting import LearnedWeight, make_sigma_weight
 from trainer_core.training.step.objective import with_noises

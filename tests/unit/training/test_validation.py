@@ -8,7 +8,8 @@ import torch
 from tests.fixtures.thread_processes import together
 from trainer_core.config import MaskSection
 from trainer_core.data.cache.cache_file import make_entry, write_entry
-from trainer_core.data.cache.cached_dataset import CachedDataset, CachedItem
+from trainer_core.data.cache.cached_dataset import CachedDataset
+from trainer_core.data.cache.cached_item import CachedItem
 from trainer_core.training.objectives.validation import (
     Measuring,
     Validation,

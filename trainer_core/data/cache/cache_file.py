@@ -49,7 +49,6 @@ class Entry:
     """The place of one cached file.
 
     Attributes:
-        folder: The cache folder.
         kind: The folder in it, such as ``latents``.
         key: Hash of everything that its content depends on.
     """
@@ -65,14 +64,11 @@ class Entry:
 
 
 def make_entry(folder: Path, kind: str, *parts: str | int) -> Entry:
-    """Name the file for some content.
+    """Name the file for some content; it may not exist yet.
 
     Args:
         kind: ``latents`` or ``text``; a folder of its own.
         parts: Everything that the content depends on, in a fixed order.
-
-    Returns:
-        The entry; the file may not exist yet.
     """
     key = source_hash(CACHE_VERSION, kind, *parts)
     return Entry(folder, kind, key)

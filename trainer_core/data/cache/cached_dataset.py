@@ -14,13 +14,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ...types import Bucket, CachedSample, View
-from ..paces import pace_marks
+from ..repeats_and_weights import Pace, pace_marks
 from .cache_file import Entry, read_entry
-from .collect import UseMark
-from .columns import ItemColumns, Pace
-from .items import CachedItem, ItemKind, Mirrored, PreservedItem
-
-__all__ = ["CachedDataset", "CachedItem", "EntryMemory", "Mirrored", "PreservedItem"]
+from .cached_item import CachedItem, ItemKind, PreservedItem
+from .item_columns import ItemColumns
+from .remove_unused import UseMark
 
 _LINE = "\n"
 _MEMORY_BYTES = 256 * 1024 * 1024
@@ -38,8 +36,6 @@ class CachedDataset:
         encoded: Number of files that were encoded to make it.
         reused: Number of files that were there already.
         problems: What was left out while encoding, in words.
-        memory_bytes: How much may be kept in memory.
-        preserved: What the base is held to.
 
     Attributes:
         damaged: Files that were damaged and were encoded again, in words.
@@ -182,9 +178,6 @@ class CachedDataset:
     def load(self, index: int, view: View = AS_IT_IS) -> CachedSample:
         """Read what a view of one sample needs, and no more.
 
-        Args:
-            index: 0 to `len` - 1.
-
         Returns:
             Its tensors in float32 on the CPU. They are shared with later calls: not to be changed
             in place.
@@ -223,11 +216,7 @@ class CachedDataset:
 
 
 class EntryMemory:
-    """Entries that were read last, up to a number of bytes.
-
-    Args:
-        limit: Bytes that may be kept.
-    """
+    """Entries that were read last, up to a number of bytes."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit

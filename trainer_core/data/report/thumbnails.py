@@ -14,22 +14,15 @@ from ...errors import DatasetError
 from ...types import Bucket, ClipPart
 from ..clips import read_frames
 from ..masks import masked_preview, read_mask
-from .facts import DatasetReport, ReportedImage
-from .looks import file_bytes, small_image
+from .dataset_report import DatasetReport, ReportedImage
+from .image_fingerprints import file_bytes, small_image
 
 _THREADS = 8
 _QUALITY = 70
 
 
 def chosen(report: DatasetReport, most: int) -> tuple[ReportedImage, ...]:
-    """Which images are shown: first some of each finding, then evenly of each bucket.
-
-    Args:
-        most: The most that are shown.
-
-    Returns:
-        So many, in the order of the report.
-    """
+    """Which images are shown, in order: first some of each finding, then evenly of each bucket."""
     if len(report.images) <= most:
         return report.images
     place = {image.name: number for number, image in enumerate(report.images)}

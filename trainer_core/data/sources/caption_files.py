@@ -13,10 +13,12 @@ from typing import Any, Literal
 
 from ...config import DatasetSection
 from ...errors import DatasetError
-from ...filesystem.text_files import parse_json
-from ..captions import READABLE, broken_letter, read_caption, without_marks
-from .listing import ListedFile, Listing
-from .problems import Problems
+from ...filesystem.text_files import parse_json, read_text
+from .list_files import ListedFile, Listing
+from .problems import EXPECTED_CAPTION, Problems
+
+LARGEST_CAPTION = 2**20
+"""Bytes of a caption; text encoders read some hundred words."""
 
 LONG_NAMES = ("long", "caption_long", "long_caption", "caption", "text", "prompt", "description")
 SHORT_NAMES = ("short", "caption_short", "short_caption")
@@ -81,16 +83,12 @@ def stated_caption(settings: DatasetSection, key: str) -> tuple[str, ...]:
 def caption_of(
     path: Path | str, extension: str, settings: DatasetSection, *, asked_for: bool = True
 ) -> tuple[str, ...]:
-    """Read a caption file.
+    """Read a caption file: its texts without outer blanks and without empty ones.
 
     Args:
-        extension: Its extension in lower case.
         settings: Of its folder, of which ``captions.length`` counts.
         asked_for: Whether the extension is the one that is set; a JSON file that was found instead
             and holds no caption is then none.
-
-    Returns:
-        The texts without blanks at their ends and without empty ones; none where it is empty.
 
     Raises:
         DatasetError: When it cannot be read, or is JSON without a caption.
@@ -106,6 +104,39 @@ def caption_of(
         raise _unreadable(path, str(error.args[0])) from error
     except ValueError as error:
         raise _unreadable(path, str(error)) from error
+
+
+def read_caption(path: Path | str) -> str:
+    """Read a caption file, without marks of byte order and without blanks at its ends.
+
+    Line breaks inside stay.
+
+    Raises:
+        DatasetError: As `read_text`, and when it is too large for a caption, or holds a NUL.
+    """
+    text = read_text(path, lambda reason: _unreadable(path, reason), LARGEST_CAPTION)
+    if broken := broken_letter(text):
+        raise _unreadable(path, broken)
+    return without_marks(text).strip()
+
+
+def without_marks(text: str) -> str:
+    """A text without marks of byte order, which programs leave in front and between lines."""
+    return text.replace("\ufeff", "")
+
+
+def broken_letter(text: str) -> str:
+    """What is wrong with a text that a file can spell and no text encoder can read; or nothing."""
+    if "\0" in text:
+        return f"letter {text.index(chr(0)) + 1} is NUL, which no text can have"
+    if text.isascii():
+        return ""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        code = ord(text[error.start])
+        return f"letter {error.start + 1} is half of one, \\u{code:04x}, which no text can have"
+    return ""
 
 
 def caption_texts_of_json(value: Any, length: Literal["both", "long", "short"]) -> tuple[str, ...]:
@@ -161,4 +192,4 @@ def _first(value: Mapping[str, Any], names: tuple[str, ...]) -> Any:
 
 
 def _unreadable(path: Path | str, reason: str) -> DatasetError:
-    return DatasetError(f"{path} cannot be read as a caption ({reason})", *READABLE)
+    return DatasetError(f"{path} cannot be read as a caption ({reason})", *EXPECTED_CAPTION)

@@ -10,9 +10,11 @@ from pathlib import Path
 from ...errors import DatasetError
 from ...filesystem.file_names import CLIP_EXTENSIONS, MOVING_EXTENSIONS
 from ...types import ANY_CLIPS, FrameGrid, Sample
-from ..clips import ClipFacts, parts_of
+from ..clips import ClipFacts, clip_facts, parts_of
+from ..file_memory import FileMemory
 from ..image import ImageInfo
-from .facts import HeaderMemory, read_clip_facts, read_facts
+from ..image_decoders import NoDecoderError
+from ..image_header import header_info
 from .problems import BAD_CLIP, Problems
 
 _PART = re.compile(r" #\d+$")
@@ -25,29 +27,38 @@ class ClipFiles:
     Attributes:
         problems: Told of what is wrong with them.
         grid: Lengths of the clips that the base trains; None where it trains images alone.
-        remembered: What is known of files already.
     """
 
     problems: Problems
     grid: FrameGrid | None = None
-    remembered: HeaderMemory | None = None
+    remembered: FileMemory | None = None
     _facts: dict[Path, ClipFacts] = field(default_factory=dict)
 
     def info(self, path: Path, image: Path, name: str) -> ImageInfo | None:
-        """What a header says of an image, or of a clip that is trained itself.
+        """What a header says of an image or a clip to train; None, told, where it is unusable.
 
         Args:
             image: The training image or clip that it belongs to.
-            name: Of the file, for a message.
-
-        Returns:
-            None where a clip stands in the place of a control image or a mask, which is told.
-
-        Raises:
-            DatasetError: When the file cannot be read.
         """
+        try:
+            facts = self._header(path, image, name)
+        except DatasetError as error:
+            cure = error.cure if isinstance(error, NoDecoderError) else ""
+            self.problems.add("unreadable", error.found, image, cure=cure)
+            return None
+        if (
+            facts is not None
+            and facts.animated
+            and self.problems.settings.animated != "first_frame"
+        ):
+            self.problems.add("animated", f"{name} has several frames", image)
+            return None
+        return facts
+
+    def _header(self, path: Path, image: Path, name: str) -> ImageInfo | None:
+        """As `info`; None where a clip stands in the place of a control image or a mask."""
         if path.suffix.lower() not in CLIP_EXTENSIONS:
-            facts = read_facts(path, self.remembered)
+            facts = self.remembered.image_info(path) if self.remembered else header_info(path)
             moves = path.suffix.lower() in MOVING_EXTENSIONS and facts.animated
             if (
                 not moves
@@ -61,7 +72,8 @@ class ClipFiles:
             self.problems.add(BAD_CLIP, text, image)
             return None
         self.problems.clips.add(path)
-        clip = self._facts[path] = read_clip_facts(path, self._rate, self.remembered)
+        read = self.remembered.clip_facts if self.remembered else clip_facts
+        clip = self._facts[path] = read(path, self._rate)
         return ImageInfo(clip.width, clip.height, animated=False)
 
     @property

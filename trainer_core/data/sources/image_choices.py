@@ -15,7 +15,7 @@ from typing import Any
 from ...errors import DatasetError
 from ...filesystem.allowed_folders import AllowedFolders
 from ...filesystem.text_files import read_object
-from .listing import composed
+from .list_files import composed
 
 FILE = ".adapter_trainer.json"
 
@@ -27,7 +27,6 @@ class ImageChoices:
     """The choices of a folder.
 
     Attributes:
-        left_out: Names of images that are not trained.
         focus: Name to the place, as shares of width and height, that is to be in the middle of
             what is kept.
     """

@@ -9,17 +9,47 @@ image is never trained as an image itself.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 from ...filesystem.allowed_folders import AllowedFolders
 from ...filesystem.file_names import CLIP_EXTENSIONS
-from ..image import turned_note
+from ..image import ImageInfo, turned_note
 from ..masks import same_shape
-from .controls import keys_by_name, tell_unread
-from .layout import masked_image
-from .listing import ListedFile, Listing, MaskFile, Masks, list_folder
-from .other_programs import CONDITION, MASK
-from .problems import Problems
+from .list_files import ListedFile, Listing, keys_by_name, list_folder
+from .problems import BAD_MASK, Problems
+from .recognize_layout import MASK_FOLDER
+
+_ONE_TRAINER, _CONDITION = "-masklabel", "-condlabel"
+"""What names of OneTrainer's masks and condition images end in."""
+
+_MASK_ENDINGS = ("_mask", _ONE_TRAINER)
+
+
+@dataclass(frozen=True, slots=True)
+class MaskFile:
+    """A mask: the file, and its name for a message."""
+
+    path: Path
+    shown: str
+
+
+Masks = dict[str, MaskFile]
+"""Key of an image to its mask."""
+
+
+def masked_image(key: str) -> str | None:
+    """The key of the image that a file is the mask of by its name; None where it is no mask."""
+    if "mask" not in key:
+        return None
+    folders, _, stem = key.rpartition("/")
+    image = next((stem[: -len(end)] for end in _MASK_ENDINGS if stem.endswith(end)), stem) or stem
+    parts = folders.split("/") if folders else []
+    if MASK_FOLDER in parts:
+        parts.remove(MASK_FOLDER)
+    elif image == stem:
+        return None
+    return "/".join([*parts, image])
 
 
 def masks_beside(listing: Listing, problems: Problems) -> tuple[list[ListedFile], Masks]:
@@ -27,13 +57,10 @@ def masks_beside(listing: Listing, problems: Problems) -> tuple[list[ListedFile]
 
     Args:
         problems: Told of masks without image, of two masks of one image, and of captions of masks.
-
-    Returns:
-        The images that are no masks, and the masks.
     """
-    found = [file for file in listing.images if not file.key.endswith(CONDITION)]
+    found = [file for file in listing.images if not file.key.endswith(_CONDITION)]
     for file in listing.images if len(found) < len(listing.images) else ():
-        if file.key.endswith(CONDITION):
+        if file.key.endswith(_CONDITION):
             words = "{count} file(s) are not trained (made by OneTrainer: condition image): {names}"
             problems.count(words, file.shown)
     marked = {file: key for file in found if (key := masked_image(file.key)) is not None}
@@ -46,7 +73,7 @@ def masks_beside(listing: Listing, problems: Problems) -> tuple[list[ListedFile]
     strays: list[ListedFile] = []
     for file, key in marked.items():
         captioned = file.key in listing.captions
-        foreign = file.key.endswith(MASK)
+        foreign = file.key.endswith(_ONE_TRAINER)
         if foreign:
             problems.count("{count} mask(s) made by OneTrainer: {names}", file.shown)
         if key in keys:
@@ -74,15 +101,7 @@ def masks_in_folder(
     *,
     clips: bool = False,
 ) -> None:
-    """Add the masks of a folder: ``dataset.mask_folder``, or ``masks`` beside ``training_images``.
-
-    Args:
-        keys: Those of the training images.
-        problems: As for `masks_beside`.
-        within: As for `list_folder`.
-        without: As for `list_folder`.
-        clips: As `Listing.with_clips`.
-    """
+    """Add the masks of ``dataset.mask_folder``, or of ``masks`` beside ``training_images``."""
     if not folder.is_dir():
         return
     captions = problems.settings.caption_extension
@@ -96,15 +115,11 @@ def masks_in_folder(
             take_mask(masks, each, MaskFile(listing.path(file), shown), problems)
         if not found:
             problems.add("missing_image", f"{shown} is a mask without image")
-    tell_unread(listing, problems, f"{folder.name}/", captions=True)
+    problems.tell_unread(listing, f"{folder.name}/", captions=True)
 
 
 def tell_masks(masks: Masks, without: Iterable[str], problems: Problems) -> None:
-    """Tell of masks that are not read, or of images that have none while others have one.
-
-    Args:
-        without: Names of the samples without mask.
-    """
+    """Tell of masks that are not read, or of images that have none while others have one."""
     source = problems.settings.mask.source
     if source in {"alpha", "none"}:
         words = f"{{count}} mask file(s) are not read (dataset.mask.source: {source}): {{names}}"
@@ -123,19 +138,17 @@ def tell_without_mask(without: Iterable[str], problems: Problems, *, masked: boo
             problems.count(words, name)
 
 
-def shape_problem(
-    shown: str, path: Path, image: tuple[int, int], mask: tuple[int, int]
-) -> str | None:
-    """Say that a mask has another shape than its image; None where it has not.
-
-    Args:
-        image: Its width and height in pixels.
-    """
-    if same_shape(mask, image):
-        return None
-    turned = "" if path.suffix.lower() in CLIP_EXTENSIONS else turned_note(path, mask)
-    sizes = f"{mask[0]} x {mask[1]} pixels, and its image {image[0]} x {image[1]}{turned}"
-    return f"the mask {shown} has {sizes}"
+def of_its_shape(
+    shown: str, mask: ImageInfo, path: Path, image: ImageInfo, problems: Problems
+) -> bool:
+    """Whether a mask has the shape of its image, at ``path``; else that is told."""
+    size = mask.width, mask.height
+    if same_shape(size, (image.width, image.height)):
+        return True
+    turned = "" if path.suffix.lower() in CLIP_EXTENSIONS else turned_note(path, size)
+    sizes = f"{size[0]} x {size[1]} pixels, and its image {image.width} x {image.height}{turned}"
+    problems.add(BAD_MASK, f"the mask {shown} has {sizes}", path)
+    return False
 
 
 def take_mask(masks: Masks, key: str, mask: MaskFile, problems: Problems) -> None:

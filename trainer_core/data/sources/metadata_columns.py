@@ -58,11 +58,7 @@ class Columns:
 
 
 def find_columns(names: Sequence[str]) -> Columns:
-    """Tell what the columns of a file are.
-
-    Args:
-        names: As they stand in the file.
-    """
+    """Tell what the columns of a file are."""
     single: dict[str, str] = {}
     doubled: list[tuple[str, str]] = []
     controls: dict[int | None, str] = {}

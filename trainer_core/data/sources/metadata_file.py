@@ -58,7 +58,6 @@ class Table:
 
     Attributes:
         names: Its columns, in order.
-        rows: Its lines.
         faults: Lines that cannot be read, in words, without the file's name.
     """
 
@@ -68,13 +67,10 @@ class Table:
 
 
 def metadata_file(root: Path, name: str | None) -> Path | None:
-    """The metadata file of a folder.
+    """The metadata file of a folder; None where none is named and there is none.
 
     Args:
         name: ``dataset.metadata``; None looks for the usual names.
-
-    Returns:
-        The file, or None where none is named and there is none.
 
     Raises:
         DatasetError: When the one that is named cannot be it, or there are several.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -10,10 +11,10 @@ from ...config import DatasetSection
 from ...errors import DatasetError
 from ...printable import listed
 from ...types import Sample
-from ..captions import READABLE
-from ..image_file import READABLE as READABLE_IMAGES
-from ..wildcards import EXPECTED_RULES
-from .layers import BAD_LAYERS, EXPECTED_LAYERS
+from ..captions.choices import EXPECTED_RULES, CaptionRuleError
+from ..image_decoders import READABLE_IMAGES
+from .layer_files import BAD_LAYERS, EXPECTED_LAYERS
+from .list_files import Listing
 from .metadata_file import BAD_METADATA, EXPECTED_TABLE
 
 BAD_CLIP = "clip"
@@ -33,6 +34,12 @@ BAD_MASK = "mask_shape"
 
 ONLY_CLIPS = "only_clips"
 """A folder of clips, and none of images, for a base that trains images alone."""
+
+EXPECTED_CAPTION = (
+    "a readable text file in UTF-8, or in UTF-16 with its mark",
+    "Save it as UTF-8 in a text editor, give read access to it, or remove it.",
+)
+"""What is expected of a caption that cannot be read, and what is to do."""
 
 SHOWN = 5
 """Mistakes that a message names; the others are counted."""
@@ -59,7 +66,7 @@ _EXPECTED = {
         "mask",
         "Remove those files, or put the clips into a folder of their own.",
     ),
-    BAD_CAPTION: READABLE,
+    BAD_CAPTION: EXPECTED_CAPTION,
     BAD_RULES: EXPECTED_RULES,
     BAD_LAYERS: EXPECTED_LAYERS,
     "animated": (
@@ -107,7 +114,6 @@ class Fault:
     Attributes:
         policy: Name of the setting under ``dataset``, or `BAD_CAPTION`, `BAD_LAYERS` and the like,
             for which there is none.
-        text: What was found, naming the file.
         image: The training image that it keeps out; None for a control image or a caption alone.
         cure: What cures it and all of its kind at once, such as a package to install; else empty.
     """
@@ -123,11 +129,8 @@ class Problems:
     """Collects what was found, so that one message can name it all.
 
     Attributes:
-        settings: The policies.
         problems: What was left out, and what may be a mistake, in words.
         faults: What policies decided about, with their images.
-        left_out: Images that a person left out.
-        clips: What is read as a clip.
     """
 
     settings: DatasetSection
@@ -143,14 +146,30 @@ class Problems:
 
         Args:
             policy: Name of the setting under ``dataset``, or one that has none (`Fault`).
-            text: What was found, naming the file.
             image: The training image that it keeps out.
-            cure: As in `Fault`.
         """
         self.faults.append(Fault(policy, text, image, cure))
         if policy in _NO_SETTING or getattr(self.settings, policy) == "error":
             self._errors.setdefault(policy, []).append(text)
         self.problems.append(f"left out: {text}")
+
+    @contextmanager
+    def of_captions(self, image: Path) -> Iterator[None]:
+        """Note what is wrong with the captions of an image that a block reads."""
+        try:
+            yield
+        except CaptionRuleError as error:
+            self.add(BAD_RULES, error.found, image)
+        except DatasetError as error:
+            self.add(BAD_CAPTION, error.found, image)
+
+    def lacks_controls(self, name: str, text: str, image: Path) -> bool:
+        """Whether an image without control image is left out where others have one."""
+        if self.settings.missing_control == "without":
+            self.count("{count} image(s) are trained without control image: {names}", name)
+            return False
+        self.add("missing_control", text, image)
+        return True
 
     def leave_out(self, name: str, image: Path) -> None:
         """Note an image that a person left out."""
@@ -168,6 +187,32 @@ class Problems:
             words: What it is, with ``{names}`` where the files are named, and ``{count}``.
         """
         self._notes.setdefault(words, []).append(name)
+
+    def tell_unread(self, listing: Listing, prefix: str = "", *, captions: bool = False) -> None:
+        """Tell what of a folder is not read.
+
+        Args:
+            captions: Whether captions are not read either, as in a folder of control images.
+        """
+        for file in listing.foreign:
+            image = None if captions else listing.path(file)
+            self.add("unreadable", f"{prefix}{file.shown} is of a type that is not read", image)
+        for file in listing.clips:
+            words = "{count} clip(s), which bases of videos train and others leave out: {names}"
+            self.count(words, prefix + file.shown)
+        for name, reason in listing.passed_over.items():
+            made = reason if reason.startswith("dataset.") else f"made by {reason}"
+            self.count(f"{{count}} folder(s) are not read ({made}): {{names}}", f"{prefix}{name}")
+        for name in listing.linked_twice:
+            self.tell(f"left out: {prefix}{name} links to a folder that was read already")
+        for name in listing.special:
+            self.tell(f"left out: {prefix}{name} is no ordinary file")
+        unread = [*listing.unread]
+        if captions:
+            unread += [*listing.captions.values()]
+            unread += [file for files in listing.other_captions.values() for file in files]
+        for file in unread:
+            self.count("{count} file(s) are no part of the dataset: {names}", prefix + file.shown)
 
     def told(self) -> tuple[str, ...]:
         """All of it, what many files have in common at the end."""
@@ -209,7 +254,6 @@ class Scan:
         problems: What the policies left out, and what may be a mistake, in words.
         refusal: Why a policy says to stop; None when none does.
         faults: Those of the problems that a policy decided about.
-        left_out: Images that a person left out.
     """
 
     samples: tuple[Sample, ...]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ...adapter_files.names.text_names import TEXT_ENCODER
-from ...data.captions import CountTokens
+from ...data.captions.length import CountTokens
 from ...errors import DatasetError
 from ...types import Conditioning
 from ...weights.base_location import BaseLocation

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...data.captions import CountTokens
+from ...data.captions.length import CountTokens
 from ...errors import BaseModelError
 from ...weights.base_location import BaseLocation
 from ...weights.diffusers_folder import read_json

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import torch
 
-from ...data.captions import CountTokens
+from ...data.captions.length import CountTokens
 from ...errors import BaseModelError
 from ...weights.base_location import BaseLocation
 from ...weights.diffusers_folder import read_json

@@ -11,7 +11,7 @@ from PIL import Image
 from ...config import RunConfig
 from ...config.run import names_step
 from ...data.image import open_image
-from ...data.sources.combined import scan_all
+from ...data.sources.scan_dataset import scan_all
 from ...errors import InputError
 from ...filesystem.allowed_folders import AllowedFolders
 from ...inference.comparison import Column

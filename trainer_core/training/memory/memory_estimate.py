@@ -21,8 +21,8 @@ import torch
 from ...bases.base_adapters import outline_base_adapters
 from ...bases.locate import locate_base
 from ...config import MemorySection, RunConfig
-from ...data.cache.build import cache_folder
-from ...data.cache.cached_dataset import CachedItem
+from ...data.cache.build_cache import cache_folder
+from ...data.cache.cached_item import CachedItem
 from ...device import DTYPES, resolve_precision
 from ...errors import RunError
 from ...families.filled import control_shape

@@ -15,7 +15,8 @@ from ...bases.base_adapters import read_base_adapters
 from ...bases.locate import locate_base
 from ...config import RunConfig
 from ...counters import counter_seed
-from ...data.batches import BatchPlan, load_batch
+from ...data.batch_plan import BatchPlan
+from ...data.load_batch import load_batch
 from ...device import DTYPES, release_memory, resolve_device, resolve_precision, send
 from ...diffusion.flow import spread
 from ...diffusion.parameterization import FLOW, Parameterization

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ...data.batches import BatchPlan
+from ...data.batch_plan import BatchPlan
 from ...diffusion.noise_bands import band_of
 from ...errors import InputError
 from ...filesystem.storage import write_json

@@ -27,9 +27,10 @@ from torch import Tensor
 from ...config import RunConfig
 from ...counters import counter_seed
 from ...data.cache.cache_file import Entry, is_sound, make_entry, write_entry
-from ...data.cache.cached_dataset import CachedDataset, EntryMemory, PreservedItem
-from ...data.cache.collect import UseMark
-from ...data.cache.columns import hex_keys
+from ...data.cache.cached_dataset import CachedDataset, EntryMemory
+from ...data.cache.cached_item import PreservedItem
+from ...data.cache.item_columns import hex_keys
+from ...data.cache.remove_unused import UseMark
 from ...diffusion.parameterization import FLOW, Parameterization
 from ...families.family import Family
 from ...inference.sampler import evaluating

@@ -21,9 +21,10 @@ from torch import Tensor
 
 from ...adapters import AttachedAdapter
 from ...config import RunConfig
-from ...data.batches import BatchPlan, make_batch
+from ...data.batch_plan import BatchPlan
 from ...data.cache.cached_dataset import CachedDataset
-from ...data.views import Views
+from ...data.choose_view import Views
+from ...data.load_batch import make_batch
 from ...device import send
 from ...types import Batch, SampleTurn
 from ..step.micro_batch import Points, Predict

@@ -20,8 +20,8 @@ from torch import Tensor
 
 from ...config.folders import MaskSection
 from ...counters import counter_seed
-from ...data.batches import make_batch
 from ...data.cache.cached_dataset import CachedDataset
+from ...data.load_batch import make_batch
 from ...device import is_out_of_memory, release_memory
 from ...diffusion.parameterization import FLOW, Parameterization
 from ...inference.sampler import evaluating

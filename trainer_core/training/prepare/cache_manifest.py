@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 
 from ...data.cache.cache_file import Entry, entry_of_key, is_sound
 from ...data.cache.cached_dataset import CachedDataset
-from ...data.cache.columns import Form, ItemColumns, hex_keys
-from ...data.cache.index import CacheIndex
-from ...data.cache.items import PreservedItem
+from ...data.cache.cached_item import PreservedItem
+from ...data.cache.file_index import CacheIndex
+from ...data.cache.item_columns import Form, ItemColumns, hex_keys
 from ...errors import ConfigError, DatasetError
 from ...families.family import Family
 from ...filesystem.storage import write_text

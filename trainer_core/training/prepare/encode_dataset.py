@@ -22,33 +22,34 @@ from PIL import Image
 from ...bases.locate import locate_base
 from ...config import DatasetSection, RunConfig
 from ...config.defaults import preservation_prompts
-from ...data.buckets import Plan, plan_buckets
-from ...data.cache.blank_masks import require_counting_masks
-from ...data.cache.build import build_cache, cache_folder
-from ...data.cache.cache_file import cache_folders
-from ...data.cache.cached_dataset import CachedDataset
-from ...data.cache.collect import GIGABYTE, Collected, collect
-from ...data.cache.columns import hex_keys
-from ...data.cache.slider_dataset import build_slider, slider_size
-from ...data.caption_notes import caption_notes
-from ...data.captions import caption_tokens, long_caption_notes, may_be_long
-from ...data.clips import read_frames
-from ...data.control_rules import (
+from ...data.base_requirements import (
     endpoint_kinds,
     require_bare_texts,
     require_clips,
     require_control_images,
+    require_counting_masks,
     require_droppable,
     require_endpoints,
     require_steering,
 )
+from ...data.buckets import Plan, plan_buckets
+from ...data.cache.build_cache import build_cache, cache_folder
+from ...data.cache.cache_file import cache_folders
+from ...data.cache.cached_dataset import CachedDataset
+from ...data.cache.entry_keys import EntryKeys, encoded_as
+from ...data.cache.item_columns import hex_keys
+from ...data.cache.remove_unused import GIGABYTE, Collected, collect
+from ...data.cache.slider_dataset import build_slider, slider_size
+from ...data.captions.length import caption_tokens, long_caption_notes, may_be_long
+from ...data.captions.notes import caption_notes
+from ...data.clips import read_frames
 from ...data.drawn_masks import with_areas
 from ...data.file_memory import FileMemory
 from ...data.masks import require_masks_fit
-from ...data.report.before_training import warnings_before
-from ...data.sources.combined import scan_all
-from ...data.sources.layers import require_layers
+from ...data.report.make_report import warnings_before
+from ...data.sources.layer_files import require_layers
 from ...data.sources.problems import Scan
+from ...data.sources.scan_dataset import scan_all
 from ...errors import ConfigError
 from ...families.family import Family
 from ...families.registry import get_family
@@ -63,7 +64,7 @@ from ...inference.encoders import (
 )
 from ...inference.sampler import Sampler
 from ...offload.machine import Machine
-from ...types import ClipPart, FrameGrid, Sample
+from ...types import ANY_CLIPS, ClipPart, FrameGrid, Sample
 from ...weights.base_location import BaseLocation, file_identity, folder_identity
 from ...weights.loading import file_settings
 from ..observer import Noted, Observer, RunCancelledError, Warned, report_progress
@@ -254,31 +255,32 @@ def _encode(
     folder, variant = cache_folder(config), location.variant
     edits = any(each.control_buckets for each in plan.samples)
     kept = preservation_prompts(config, edits=edits)
-    with_texts = (folder, encoders.identity, encoders.open)
+    keys = EntryKeys(
+        folder,
+        encoded_as(encoders.identity, config.cache),
+        config.dataset,
+        memory,
+        channels=family.pixel_channels(variant),
+        fills=variant in family.latents.filled,
+        shown=variant in family.text.shown,
+        grid=functools.cache(functools.partial(family.latent_grid, location)),
+        weighs=encoders.weighs,
+        endpoints=endpoints,
+        clips=family.clips or ANY_CLIPS,
+        sounds=encoders.sounds,
+    )
     if config.dataset.slider.is_on:
         size = slider_size(config.dataset.resolution, family.latents.size_multiple)
         dataset = build_slider(
-            *(config.dataset, size, *with_texts, tell),
+            keys,
+            size,
+            encoders.open,
+            tell,
             preserved_prompts=kept,
             options=config.cache,
-            memory=memory,
         )
     else:
-        dataset = build_cache(
-            *(plan, *with_texts, config.dataset, tell),
-            verify=config.cache.verify,
-            preserved_prompts=kept,
-            channels=family.pixel_channels(variant),
-            fills=variant in family.latents.filled,
-            options=config.cache,
-            memory=memory,
-            shown=variant in family.text.shown,
-            grid=functools.cache(functools.partial(family.latent_grid, location)),
-            weighs=encoders.weighs,
-            endpoints=endpoints,
-            clips=family.clips,
-            sounds=encoders.sounds,
-        )
+        dataset = build_cache(keys, plan, encoders.open, tell, kept, config.cache)
     prompts = encode_prompts(
         config.preview,
         config.dataset,

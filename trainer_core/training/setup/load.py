@@ -22,7 +22,7 @@ from ...bases.base_adapters import read_base_adapters
 from ...config import OptimizerSection, RunConfig
 from ...config.defaults import run_length
 from ...config.optimizer import waits_note
-from ...data.cache.build import cache_folder
+from ...data.cache.build_cache import cache_folder
 from ...device import DTYPES, is_out_of_memory, release_memory
 from ...offload.block_selection import repeated_blocks
 from ...offload.checkpointed_blocks import checkpoint_blocks

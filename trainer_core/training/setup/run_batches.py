@@ -8,10 +8,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from ...config import RunConfig, dataset_folders
-from ...data.batches import BatchPlan, load_batch
+from ...data.batch_plan import BatchPlan
 from ...data.cache.cached_dataset import CachedDataset
-from ...data.paces import sample_paces
-from ...data.views import Views
+from ...data.choose_view import Views
+from ...data.load_batch import load_batch
+from ...data.repeats_and_weights import repeats_and_weights
 from ...diffusion.sigma import band_shares, make_quantile
 from ...errors import DatasetError
 from ...types import Batch, Bucket, PreservedBatch
@@ -60,7 +61,7 @@ def batch_plan(run: Loaded) -> BatchPlan:
         control_counts=views.agreements(dataset.kinds, dataset.folders),
         batch_size=batch_sizes(config, dataset),
         micro_batches=config.training.gradient_accumulation_steps,
-        num_repeats=sample_paces(dataset.items.paces(), config.dataset)[0],
+        num_repeats=repeats_and_weights(dataset.items.paces(), config.dataset)[0],
         seed=config.seed,
         preserved_share=kept.share if run.preservation or kept.asks_base else 0.0,
         text_tokens=dataset.text_tokens,
@@ -97,7 +98,7 @@ def step_maker(
         caption_dropout=config.dataset.caption_dropout,
         seed=config.seed,
         share=part,
-        sample_weights=sample_paces(run.data.dataset.items.paces(), config.dataset)[1],
+        sample_weights=repeats_and_weights(run.data.dataset.items.paces(), config.dataset)[1],
         views=Views.of(config.dataset, config.seed),
         mask=config.dataset.mask,
         sound_weight=loss.sound,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from ...data.batches import BatchPlan
+from ...data.batch_plan import BatchPlan
 from .read_ahead import Place
 
 

@@ -10,9 +10,11 @@ from tests.fixtures.bad_input import BadInput, Outcome, error, write_pair
 from tests.fixtures.cache_world import TinyEncoders
 from trainer_core.config import DatasetSection
 from trainer_core.data.buckets import plan_buckets
-from trainer_core.data.cache.build import build_cache
+from trainer_core.data.cache.build_cache import build_cache
 from trainer_core.data.cache.cached_dataset import CachedDataset
-from trainer_core.data.sources.combined import scan_all
+from trainer_core.data.cache.entry_keys import EntryKeys
+from trainer_core.data.file_memory import FileMemory
+from trainer_core.data.sources.scan_dataset import scan_all
 from trainer_core.training.prepare.cache_manifest import Manifest, read_manifest, write_manifest
 
 _Change = Callable[[dict[str, Any]], object]
@@ -30,7 +32,8 @@ def _built(settings: DatasetSection, cache: str = "cache") -> CachedDataset:
     found = scan_all(settings)
     plan = plan_buckets(found.samples, settings, 16, lambda width, height, area: (32, 32))
     folder = Path(settings.path).parent / cache
-    return build_cache(plan, folder, "tiny", TinyEncoders().open, settings)
+    keys = EntryKeys(folder, "tiny", settings, FileMemory(folder))
+    return build_cache(keys, plan, TinyEncoders().open)
 
 
 def _long_name(settings: DatasetSection) -> Outcome:

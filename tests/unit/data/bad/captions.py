@@ -4,10 +4,7 @@ from pathlib import Path
 
 from tests.fixtures.bad_input import Outcome, error, warning, write_image, write_pair
 from trainer_core.config import DatasetSection
-from trainer_core.data.cache.cache_file import make_entry
-from trainer_core.data.cache.cached_dataset import CachedItem
-from trainer_core.data.caption_notes import caption_notes
-from trainer_core.data.control_rules import (
+from trainer_core.data.base_requirements import (
     endpoint_kinds,
     require_bare_texts,
     require_clips,
@@ -15,7 +12,10 @@ from trainer_core.data.control_rules import (
     require_droppable,
     require_steering,
 )
-from trainer_core.data.sources.combined import scan_all
+from trainer_core.data.cache.cache_file import make_entry
+from trainer_core.data.cache.cached_item import CachedItem
+from trainer_core.data.captions.notes import caption_notes
+from trainer_core.data.sources.scan_dataset import scan_all
 from trainer_core.types import Bucket, ClipPart, Sample, StartFrames
 
 

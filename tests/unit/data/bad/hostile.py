@@ -22,8 +22,8 @@ from tests.fixtures.bad_input import (
 )
 from trainer_core.config import DatasetSection
 from trainer_core.config.problems import check_config
-from trainer_core.data.paces import sample_paces
-from trainer_core.data.sources.combined import scan_all
+from trainer_core.data.repeats_and_weights import repeats_and_weights
+from trainer_core.data.sources.scan_dataset import scan_all
 from trainer_core.families.run_files import load_config
 
 _Make = Callable[[Path], DatasetSection]
@@ -140,7 +140,7 @@ def _repeated(folder: Path) -> DatasetSection:
 
 def _paced(settings: DatasetSection) -> Outcome:
     found = scan_all(settings)
-    sample_paces(found.samples, settings)
+    repeats_and_weights(found.samples, settings)
     return scanned(settings)
 
 

@@ -21,8 +21,10 @@ from tests.fixtures.bad_input import (
 from tests.fixtures.cache_world import TinyEncoders
 from trainer_core.config import DatasetSection
 from trainer_core.data.buckets import plan_buckets
-from trainer_core.data.cache.build import build_cache
-from trainer_core.data.sources.combined import scan_all
+from trainer_core.data.cache.build_cache import build_cache
+from trainer_core.data.cache.entry_keys import EntryKeys
+from trainer_core.data.file_memory import FileMemory
+from trainer_core.data.sources.scan_dataset import scan_all
 from trainer_core.filesystem.allowed_folders import AllowedFolders
 
 SIZE = 64
@@ -36,14 +38,12 @@ def _encoded(settings: DatasetSection) -> Outcome:
     """Scan, plan and encode; what is left out while encoding is left out."""
     found = scan_all(settings)
     plan = plan_buckets(found.samples, settings, 16, lambda width, height, area: (32, 32))
-    dataset = build_cache(
-        plan,
-        Path(settings.path).parent / "cache",
-        "tiny",
-        TinyEncoders().open,
-        settings,
+    cache = Path(settings.path).parent / "cache"
+    keys = EntryKeys(
+        *(cache, "tiny", settings, FileMemory(cache)),
         grid=lambda width, height: (height // 8, width // 8, 2),
     )
+    dataset = build_cache(keys, plan, TinyEncoders().open)
     kept = tuple(sample for sample in found.samples if sample.name in dataset.names)
     return Outcome((*found.problems, *plan.notes, *dataset.problems), kept)
 

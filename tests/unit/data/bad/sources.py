@@ -19,7 +19,7 @@ from tests.fixtures.bad_input import (
     write_pair,
 )
 from trainer_core.config import DatasetSection
-from trainer_core.data.sources.combined import scan_all
+from trainer_core.data.sources.scan_dataset import scan_all
 from trainer_core.filesystem.allowed_folders import AllowedFolders
 
 Make = Callable[[Path], object]

@@ -1,0 +1,1 @@
+"""The captions of samples: rules, choices, weights in brackets, lengths, and notes on them."""

@@ -122,7 +122,6 @@ class Totals:
     """What the end of a run tells of all its steps; a step takes eight bytes of it.
 
     Attributes:
-        skipped: How many steps were left out.
         held_out: The loss on held-out images behind the steps where it was measured.
     """
 

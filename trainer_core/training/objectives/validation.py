@@ -148,7 +148,6 @@ def hold_out(dataset: CachedDataset, most: int, measuring: Measuring) -> FixedSa
 
     Args:
         most: The most images; of more, the same ones in every run.
-        measuring: How.
 
     Returns:
         None where no sample is held out.

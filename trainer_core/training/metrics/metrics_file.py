@@ -157,7 +157,6 @@ class MetricsWriter:
 
     Args:
         path: The file; lines of later steps than `done` are cut off first.
-        done: Steps that the run has made.
         warn: Told in one line when a tracker cannot be used.
         trackers: Makes who else is told, of the run's folder, `done` and `warn`.
 

@@ -8,9 +8,7 @@ from runs import run_config
 
 from trainer_core.families.registry import get_family
 from trainer_core.training import SingleProcess
-from trainer_core.training.memory.memory_estimate import (
-    text_tokens,
-)
+from trainer_core.training.memory.memory_estimate import text_tokens
 from trainer_core.training.observer import SilentObserver
 from trainer_core.training.prepare.cache_manifest import read_manifest
 from trainer_core.training.prepare.encode_dataset import prepare, save_manifest

@@ -57,7 +57,6 @@ def fewest_swapped(count: int, room: int, device_bytes: Callable[[int], int], re
     """To how many swapped blocks a run may go that has room on the device.
 
     Args:
-        count: How many are swapped now.
         room: Bytes that were free at the peak of a step.
         device_bytes: Bytes of the blocks on the device, by how many are swapped.
         reserve: Bytes that stay free.
@@ -75,7 +74,6 @@ def enough_swapped(
     """To how many swapped blocks a run has to go that shall give memory back.
 
     Args:
-        count: How many are swapped now.
         missing: Bytes that are wanted.
 
     Returns:

@@ -201,11 +201,7 @@ def rank_plans(sizes: StepSizes, settings: MemorySection, budget: Budget) -> lis
 
 
 def alternatives(plans: list[MemoryPlan], count: int = 3) -> list[MemoryPlan]:
-    """The best plan, and the best of other kinds: another format, or swapping instead of not.
-
-    Args:
-        plans: In their order.
-    """
+    """The best of ranked plans, and of each other kind: another format, or swapping or not."""
     found: dict[object, MemoryPlan] = {}
     for plan in plans:
         kind = plan.base_format, plan.blocks_to_swap > 0

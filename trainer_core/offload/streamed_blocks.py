@@ -40,7 +40,6 @@ class Slot:
     Attributes:
         block: The number of the block whose weights are there or on their way; None: of none.
         ticket: Of the transfer, while nobody has waited for it.
-        arriving: Whether nobody has waited for it yet.
         used: When a block was last asked for, or sent, here.
     """
 

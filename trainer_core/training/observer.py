@@ -35,7 +35,6 @@ class PlanRow:
         master: Where swapped blocks lie; ``none`` where there are none.
         checkpoint_inputs: Where inputs of checkpointed blocks wait: ``device`` or ``ram``.
         device_bytes: Of the device, at the peak.
-        ram_bytes: Of RAM.
         seconds: Predicted for a step; 0 where it is not known.
     """
 
@@ -247,7 +246,9 @@ class RunCancelledError(Exception):
     """
 
 
-def report_progress(observer: Observer, what: str, done: int, total: int) -> None:
+def report_progress(
+    observer: Observer, what: str, done: int, total: int, *, may_cancel: bool = True
+) -> None:
     """Tell how far something is that is made before the first step, or end where that is asked.
 
     Args:
@@ -257,7 +258,7 @@ def report_progress(observer: Observer, what: str, done: int, total: int) -> Non
         RunCancelledError: When the observer has cancelled, and there is more to do.
     """
     observer.notify(CacheProgress(done, total, what))
-    if done < total and observer.cancelled():
+    if may_cancel and done < total and observer.cancelled():
         raise RunCancelledError
 
 

@@ -76,12 +76,7 @@ LEVELS = "noise_levels"
 def make_trackers(
     config: RunConfig, folder: Path, done: int, warn: Callable[[str], None]
 ) -> list[Tracker]:
-    """Those that ``metrics.trackers`` names.
-
-    Args:
-        done: Steps that the run has made.
-        warn: Told in one line what one of them cannot do.
-    """
+    """Those that ``metrics.trackers`` names, each of which warns in one line of what it cannot."""
     named: Mapping[str, Callable[[], Tracker]] = {
         "tensorboard": lambda: TensorBoard(folder, done, warn),
         "wandb": lambda: WeightsAndBiases(folder, config, warn),

@@ -75,7 +75,7 @@ def train_loaded(run: Loaded, recorder: Recorder | None) -> tuple[str, int]:
             processes=run.processes,
             observer=run.observer,
             recorder=recorder,
-            memory=_memory(run, split, recorder),
+            memory=_memory_manager(run, split, recorder),
             clock=clock,
             # All processes would measure the same; the first one records it.
             measurements=_measurements(run, clock) if recorder else None,
@@ -136,7 +136,7 @@ def _routed(run: Loaded, maker: StepMaker) -> StepMaker:
     return replace(maker, predict=routing.routed(maker.predict), begin=routing.begin)
 
 
-def _memory(run: Loaded, split: SplitBatches, recorder: Recorder | None) -> MemoryManager:
+def _memory_manager(run: Loaded, split: SplitBatches, recorder: Recorder | None) -> MemoryManager:
     allowed = run.config.training.recovery.smaller
     return MemoryManager(
         run.placed,

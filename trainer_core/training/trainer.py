@@ -427,18 +427,18 @@ class Trainer:
         The first process looks for it, and the others add nothing to what it found. The state right
         before step `first` is passed over, because it meets the same numbers again.
         """
-        found, step, version = False, None, 0
+        found = [0.0, 0.0, 0.0]
         if self.recorder is not None:
-            version = version_number(self.recorder.folder.path)
-            step = last_before(self.recorder.folder.checkpoints, first)
-            initial = self._initial_checkpoint is not None and first > 1
-            found = step is not None or initial
-        numbers = [float(found), float(step or 0), float(version)]
-        found, step, version = map(int, self.processes.sum_numbers(numbers))
+            folder = self.recorder.folder
+            step = last_before(folder.checkpoints, first)
+            if step is None and self._initial_checkpoint is not None and first > 1:
+                step = 0
+            found = [float(step is not None), float(step or 0), float(version_number(folder.path))]
+        is_found, step, version = map(int, self.processes.sum_numbers(found))
         if self._checkpoints is None:
             output = self.config.output
             self._checkpoints = Path(output.dir) / output.name / f"v{version}" / "checkpoints"
-        return step if found else None
+        return step if is_found else None
 
     def _initial_state(self) -> Checkpoint | None:
         """Copy the initial state of a new run to RAM, because no checkpoint holds it."""

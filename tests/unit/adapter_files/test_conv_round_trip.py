@@ -8,7 +8,8 @@ from fixtures.combinations import each_once
 from torch import nn
 
 from tests.fixtures.convolutions import WITH_DORA as OPTIONS
-from tests.fixtures.convolutions import Shape, adapted_conv, relative
+from tests.fixtures.convolutions import Shape, adapted_conv
+from tests.fixtures.textbook import relative
 from trainer_core.adapter_files.names.key_map import KeyMap, NativeKey
 from trainer_core.adapter_files.read.adapter_file import read_adapter
 from trainer_core.adapter_files.tools.inspect_adapter import inspect_adapter

@@ -3,14 +3,8 @@
 import pytest
 import torch
 from fixtures.combinations import each_once, pairwise
-from fixtures.convolutions import (
-    OPTIONS,
-    Shape,
-    adapted_conv,
-    relative,
-    textbook_output,
-    textbook_weight,
-)
+from fixtures.convolutions import OPTIONS, Shape, adapted_conv, textbook_output, textbook_weight
+from fixtures.textbook import relative
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

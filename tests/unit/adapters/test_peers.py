@@ -3,8 +3,9 @@
 import pytest
 import torch
 from fixtures.combinations import each_once
-from fixtures.convolutions import Shape, adapted_conv, relative
+from fixtures.convolutions import Shape, adapted_conv
 from fixtures.tables import table
+from fixtures.textbook import relative
 from peft import LoHaConfig, LoKrConfig, LoraConfig, inject_adapter_in_model
 from peft.utils import get_peft_model_state_dict, set_peft_model_state_dict
 from torch import nn

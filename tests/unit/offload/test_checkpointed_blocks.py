@@ -12,14 +12,7 @@ from torch import nn
 
 from tests.fixtures.combinations import each_once
 from tests.fixtures.machines import CountingMachine
-from tests.fixtures.swapped_blocks import (
-    BLOCKS,
-    CPU,
-    MAKERS,
-    HesitantTransfer,
-    Trained,
-    make_batch,
-)
+from tests.fixtures.swapped_blocks import BLOCKS, CPU, MAKERS, HesitantTransfer, Trained, make_batch
 from trainer_core.adapters import attach
 from trainer_core.config import AdapterConfig, MemorySection
 from trainer_core.families.registry import get_family

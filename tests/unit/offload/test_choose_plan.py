@@ -16,11 +16,7 @@ from trainer_core.config import BaseSection, MemorySection
 from trainer_core.errors import BaseModelError, ConfigError, RunError
 from trainer_core.families.registry import get_family
 from trainer_core.offload.block_selection import repeated_blocks
-from trainer_core.offload.choose_plan import (
-    choose_plan,
-    kept_format,
-    weights_and,
-)
+from trainer_core.offload.choose_plan import choose_plan, kept_format, weights_and
 from trainer_core.offload.empty_base import empty_base
 from trainer_core.offload.host_weights import MappedMaster, block_spans
 from trainer_core.offload.possible_plans import Budget

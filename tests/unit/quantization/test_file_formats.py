@@ -5,11 +5,7 @@ import pytest
 import torch
 
 from trainer_core.quantization.block_scaled import Mxfp8, Nvfp4, tiled_count
-from trainer_core.quantization.rotated_integers import (
-    AsymW4A8,
-    ConvRotW4A4,
-    Int8Tensorwise,
-)
+from trainer_core.quantization.rotated_integers import AsymW4A8, ConvRotW4A4, Int8Tensorwise
 
 ROWS, WIDTH, GROUP = 160, 128, 64
 E2M1 = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0]

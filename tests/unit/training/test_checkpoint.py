@@ -6,10 +6,7 @@ from trainer_core.adapters import attach
 from trainer_core.adapters.parameter_groups import parameter_groups
 from trainer_core.config import AdapterConfig, EmaSection, OptimizerSection
 from trainer_core.errors import NonFiniteError
-from trainer_core.training.checkpoints.checkpoint import (
-    read_checkpoint,
-    save_checkpoint,
-)
+from trainer_core.training.checkpoints.checkpoint import read_checkpoint, save_checkpoint
 from trainer_core.training.checkpoints.ema import FactorAverages
 from trainer_core.training.checkpoints.train_state import TrainState
 from trainer_core.training.optimizers import make_optimizer

@@ -1,10 +1,7 @@
 import pytest
 import torch
 
-from trainer_core.device import (
-    resolve_device,
-    resolve_precision,
-)
+from trainer_core.device import resolve_device, resolve_precision
 from trainer_core.errors import ConfigError
 
 CPU = torch.device("cpu")

@@ -191,34 +191,51 @@ def test_steps_are_those_of_the_library_with_our_defaults(name):
             assert (mine - their).abs().max() <= 1e-3 * moved
 
 
-def test_lion_follows_the_paper():
-    """Chen et al. 2023, algorithm 2, in float64."""
+def assert_follows(update, settings, decay=1.0):
+    """Steps in float64 against a formula of step, weight, gradient and two moments."""
     weight = torch.nn.Parameter(torch.randn(50, dtype=torch.float64))
-    settings = section("lion", learning_rate=0.01, weight_decay=0.1, beta1=0.8, beta2=0.95)
-    optimizer = make_optimizer(settings, [ParameterGroup((weight,))])
-    expected, mean = weight.detach().clone(), torch.zeros(50, dtype=torch.float64)
-    for _ in range(5):
-        gradient = torch.randn(50, dtype=torch.float64)
-        weight.grad = gradient.clone()
+    optimizer = make_optimizer(settings, [ParameterGroup((weight,), decay=decay)])
+    expected, moments = weight.detach().clone(), torch.zeros(2, 50, dtype=torch.float64)
+    for step in range(1, 10):
+        weight.grad = torch.randn(50, dtype=torch.float64)
+        expected = update(step, expected, weight.grad.clone(), *moments)
         optimizer.step()
-        update = torch.sign(0.8 * mean + 0.2 * gradient)
-        expected = expected - 0.01 * (update + 0.1 * expected)
-        mean = 0.95 * mean + 0.05 * gradient
-    torch.testing.assert_close(weight.detach(), expected, rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(weight.detach(), expected, rtol=1e-12, atol=1e-12)
+
+
+def test_lion_follows_the_paper():
+    """Chen et al. 2023, algorithm 2."""
+
+    def update(step, weight, gradient, mean, _):
+        moved = torch.sign(0.8 * mean + 0.2 * gradient)
+        mean.mul_(0.95).add_(0.05 * gradient)
+        return weight - 0.01 * (moved + 0.1 * weight)
+
+    given = {"learning_rate": 0.01, "weight_decay": 0.1, "beta1": 0.8, "beta2": 0.95}
+    assert_follows(update, section("lion", **given))
 
 
 def test_sgd_decays_beside_its_momentum():
-    """As AdamW (Loshchilov & Hutter 2019, arXiv:1711.05101, algorithm 1), in float64."""
-    weight = torch.nn.Parameter(torch.randn(50, dtype=torch.float64))
-    settings = section("sgd", learning_rate=0.02, weight_decay=0.5)
-    optimizer = make_optimizer(settings, [ParameterGroup((weight,), decay=0.5)])
-    expected, momentum = weight.detach().clone(), torch.zeros(50, dtype=torch.float64)
-    for _ in range(9):
-        weight.grad = torch.randn(50, dtype=torch.float64)
-        momentum = 0.9 * momentum + weight.grad
-        expected = (1 - 0.02 * 0.25) * expected - 0.02 * momentum
-        optimizer.step()
-    torch.testing.assert_close(weight.detach(), expected, rtol=1e-12, atol=1e-12)
+    """As AdamW (Loshchilov & Hutter 2019, arXiv:1711.05101, algorithm 1)."""
+
+    def update(step, weight, gradient, momentum, _):
+        momentum.mul_(0.9).add_(gradient)
+        return (1 - 0.02 * 0.25) * weight - 0.02 * momentum
+
+    assert_follows(update, section("sgd", learning_rate=0.02, weight_decay=0.5), decay=0.5)
+
+
+def test_adamw_follows_the_textbook_update():
+    """Loshchilov & Hutter 2019, algorithm 2."""
+
+    def update(step, weight, gradient, mean, square):
+        mean.mul_(0.8).add_(0.2 * gradient)
+        square.mul_(0.95).add_(0.05 * gradient**2)
+        corrected = (square / (1 - 0.95**step)).sqrt() + 1e-8
+        return weight * (1 - 0.01 * 0.1) - 0.01 * (mean / (1 - 0.8**step)) / corrected
+
+    given = {"learning_rate": 0.01, "weight_decay": 0.1, "beta1": 0.8, "beta2": 0.95}
+    assert_follows(update, OptimizerSection(**given))
 
 
 def test_muon_takes_matrices_and_adamw_the_rest():
@@ -305,24 +322,6 @@ def test_a_state_with_a_part_missing_is_refused(name):
         load_optimizer_tensors(
             made(copies(weights), name), stored | {"optimizer.9.step": torch.tensor(1)}
         )
-
-
-def test_adamw_follows_the_textbook_update():
-    """Loshchilov & Hutter 2019, algorithm 2, in float64."""
-    settings = OptimizerSection(learning_rate=0.01, weight_decay=0.1, beta1=0.8, beta2=0.95)
-    parameter = torch.nn.Parameter(torch.randn(6, dtype=torch.float64))
-    optimizer = make_optimizer(settings, [ParameterGroup((parameter,))])
-    weight, mean, square = parameter.detach().clone(), torch.zeros(6), torch.zeros(6)
-    for step in range(1, 6):
-        gradient = torch.randn(6, dtype=torch.float64)
-        parameter.grad = gradient.clone()
-        optimizer.step()
-        weight = weight * (1 - 0.01 * 0.1)
-        mean = 0.8 * mean + 0.2 * gradient
-        square = 0.95 * square + 0.05 * gradient**2
-        corrected = (square / (1 - 0.95**step)).sqrt() + 1e-8
-        weight = weight - 0.01 * (mean / (1 - 0.8**step)) / corrected
-        torch.testing.assert_close(parameter.detach(), weight, rtol=1e-12, atol=1e-12)
 
 
 def test_the_state_follows_its_parameters_into_other_groups():

@@ -3,12 +3,7 @@
 import numpy as np
 import pytest
 
-from trainer_core.training.checkpoints.power_ema import (
-    Profile,
-    exponent_of,
-    sum_for,
-    update_shares,
-)
+from trainer_core.training.checkpoints.power_ema import Profile, exponent_of, sum_for, update_shares
 
 
 def walk(updates, size=50, seed=0):

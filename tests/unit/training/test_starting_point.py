@@ -1,18 +1,20 @@
-"""Several processes agree on where a run begins."""
+"""Several processes agree on where a run begins, and an adapter file loses no part there."""
 
 import time
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
+from tests.fixtures.peer_files import QWEN, one
 from tests.fixtures.thread_processes import together
 from trainer_core.config import RunConfig
-from trainer_core.errors import RunError
+from trainer_core.errors import AdapterFileError, ConfigError, RunError
 from trainer_core.families.registry import get_family
 from trainer_core.tensors.safetensors_writer import save_tensors
 from trainer_core.training.checkpoints.checkpoint import save_checkpoint
 from trainer_core.training.checkpoints.run_folder import create_version, open_version
-from trainer_core.training.setup.starting_point import find_start
+from trainer_core.training.setup.starting_point import find_start, read_start, start_identity
 
 
 @pytest.fixture
@@ -87,3 +89,32 @@ def test_processes_that_found_different_checkpoints_all_refuse(tmp_path, make_ve
         assert "found another checkpoint than the first" in error.found
         assert "the first step 5 of v0" in error.found
         assert "output.dir" in error.remedy
+
+
+def from_file(path, family="qwen_image"):
+    values = {"base": {"path": "embedded"}, "dataset": {"path": "x"}, "family": family}
+    return RunConfig.model_validate({**values, "adapter": {"start_from": str(path)}})
+
+
+def start_of(settings):
+    return read_start(settings, get_family(settings.family))
+
+
+@pytest.mark.parametrize("ending", ["diff", "diff_b", "set_weight", "w_norm"])
+def test_what_is_no_factor_is_refused_by_name(ending, tmp_path):
+    path = tmp_path / "a.safetensors"
+    peer = one(f"transformer.{QWEN}", QWEN, "qwen_image", "comfyui")
+    save_file({**peer.tensors, f"diffusion_model.img_in.{ending}": torch.ones(4, 4)}, path)
+    with pytest.raises(AdapterFileError, match=rf"changes img_in\.{ending}, and 1 layer"):
+        start_of(from_file(path))
+    assert len(load_file(path)) == 4
+
+
+def test_a_path_without_an_adapter_is_told(tmp_path):
+    with pytest.raises(ConfigError, match="there is no file"):
+        start_of(from_file(tmp_path / "none"))
+    with pytest.raises(ConfigError, match="there is no file"):
+        start_identity(from_file(tmp_path / "none"), None)
+    for ask in (start_of, lambda given: start_identity(given, None)):
+        with pytest.raises(AdapterFileError, match=r"folder without adapter_model\.safetensors"):
+            ask(from_file(tmp_path))

@@ -18,7 +18,8 @@ from trainer_core.training.step.micro_batch import MicroStep
 TARGETS = torch.tensor([[1.0, 2.0], [3.0, -1.0], [0.0, 4.0], [2.0, 2.0]])
 
 
-def make_trainer(recording, preview_every=0, broken=(), **settings):
+def make_trainer(preview_every=0, broken=(), recording=None, **settings):
+    recording = recording or Recording()
     parameter = torch.nn.Parameter(torch.zeros(2))
     optimizer = {"learning_rate": 0.5}
     training = {"steps": 6, "max_grad_norm": 0.0, "optimizer": optimizer, **settings}
@@ -36,14 +37,13 @@ def make_trainer(recording, preview_every=0, broken=(), **settings):
     parts = {"observer": recording, "recorder": recording, "generate": recording.generate}
     trainer = small_trainer(config, compute, torch.optim.SGD([parameter], lr=1.0), **parts)
     trainer.schedule = lambda step: 1 / step
-    return trainer, parameter
+    return trainer, parameter, recording
 
 
 @pytest.mark.parametrize(("batch", "accumulation"), [(4, 1), (2, 2), (1, 4)])
 def test_accumulated_step_is_gradient_descent_on_the_mean_over_all_samples(batch, accumulation):
-    recording = Recording()
-    trainer, parameter = make_trainer(
-        recording, batch_size=batch, gradient_accumulation_steps=accumulation, steps=3
+    trainer, parameter, recording = make_trainer(
+        batch_size=batch, gradient_accumulation_steps=accumulation, steps=3
     )
     trainer.train()
     weight = torch.zeros(2)
@@ -59,8 +59,7 @@ def test_accumulated_step_is_gradient_descent_on_the_mean_over_all_samples(batch
 
 
 def test_clipping_scales_the_gradient_to_the_norm_and_reports_the_norm_before():
-    recording = Recording()
-    trainer, parameter = make_trainer(recording, batch_size=4, steps=1, max_grad_norm=0.1)
+    trainer, parameter, recording = make_trainer(batch_size=4, steps=1, max_grad_norm=0.1)
     trainer.train()
     gradient = -TARGETS.mean(dim=0)
     assert recording.results[0].grad_norm == pytest.approx(gradient.norm().item())
@@ -103,9 +102,8 @@ def test_what_a_layer_keeps_of_its_factors_is_of_those_after_the_step():
 
 @pytest.mark.parametrize("step", [1, 3])
 def test_loss_that_is_not_finite_reaches_no_weight_and_names_what_it_saw(step):
-    recording = Recording()
     recovery = {"skips": 0, "returns": 0}
-    trainer, parameter = make_trainer(recording, broken=(step,), recovery=recovery)
+    trainer, parameter, recording = make_trainer(broken=(step,), recovery=recovery)
     with pytest.raises(NonFiniteError) as error:
         trainer.train()
     assert recording.order == [("broken", step)]
@@ -118,15 +116,14 @@ def test_loss_that_is_not_finite_reaches_no_weight_and_names_what_it_saw(step):
 @pytest.mark.parametrize("step", [0, 2, 4])
 def test_a_cancel_while_images_are_drawn_saves_the_step_and_makes_no_other(step):
     recording = Recording(cancelled_at=step)
-    trainer, _ = make_trainer(recording, preview_every=2, checkpoint_every=4, steps=6)
+    trainer, _, _ = make_trainer(2, recording=recording, checkpoint_every=4, steps=6)
     assert trainer.train() == ("cancelled", step)
     assert recording.saves == [step]
     assert len(recording.results) == step
 
 
 def test_previews_and_checkpoints_fall_on_their_steps_and_a_step_is_saved_before_it_is_drawn():
-    recording = Recording()
-    trainer, _ = make_trainer(recording, preview_every=2, checkpoint_every=4, steps=6)
+    trainer, _, recording = make_trainer(preview_every=2, checkpoint_every=4, steps=6)
     assert trainer.train() == ("done", 6)
     assert recording.order == [
         *(("preview", 0), ("preview", 2), ("save", 4), ("preview", 4)),
@@ -145,8 +142,7 @@ def test_previews_and_checkpoints_fall_on_their_steps_and_a_step_is_saved_before
     ids=["cancel", "stop", "save and preview"],
 )
 def test_what_is_asked_for_is_done_behind_the_step(asked, ended, saves, previews):
-    recording = Recording(asked)
-    trainer, _ = make_trainer(recording)
+    trainer, _, recording = make_trainer(recording=Recording(asked))
     assert trainer.train() == ended
     assert (recording.saves, recording.previews) == (saves, previews)
     assert len(recording.results) == ended[1]

@@ -105,11 +105,7 @@ class BestLoss:
             self.step, self.loss = step, loss
 
     def set_base(self, loss: float) -> None:
-        """Keep what was measured before the first step, to compare the end of a run with.
-
-        Args:
-            loss: On held-out images; finite.
-        """
+        """Keep the finite loss before the first step, to compare the end of a run with."""
         self.base = loss
 
     def stop_due(self, patience: int) -> bool:

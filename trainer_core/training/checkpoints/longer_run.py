@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ...config import OptimizerSection, RunConfig, ScheduleSection
+from ...config import RunConfig, ScheduleSection
 from ...config.defaults import run_length
 from ..step.learning_rate import make_schedule, warmup_length
 from .checkpoint import Checkpoint, stored_section
@@ -64,8 +64,7 @@ def replan_schedule(config: RunConfig, checkpoint: Checkpoint | None) -> Replann
 
 def replan_note(config: RunConfig, replanned: ReplannedSchedule) -> str:
     """What a run says whose schedule was replanned."""
-    optimizer: OptimizerSection = config.training.optimizer
-    highest, steps = optimizer.learning_rate, run_length(config)
+    highest, steps = config.training.optimizer.learning_rate, run_length(config)
     last = make_schedule(config.training.schedule, steps, replanned)(steps)
     return (
         f"The run is {steps} steps long now, so the rest of its schedule is planned anew: the "

@@ -40,7 +40,6 @@ class KeptAverages:
     Attributes:
         updates: How many they are made of.
         began: The step behind which they began.
-        lengths: Of each.
         layers: Alpha, rank and kernel of each layer.
     """
 

@@ -166,10 +166,7 @@ class Trash:
         return [row for _, row in sorted(found, key=lambda each: -each[0])]
 
     def restore(self, name: str) -> str:
-        """Put an entry back.
-
-        Args:
-            name: Its ``id``.
+        """Put an entry back, by its ``id``.
 
         Returns:
             The run as it is called now: another one may have its version since.

@@ -39,7 +39,6 @@ def explained(room: str, saved: str = "") -> Iterator[None]:
 
     Args:
         room: What the body needs memory for.
-        saved: How to go on.
     """
     try:
         yield

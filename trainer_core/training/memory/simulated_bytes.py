@@ -129,11 +129,8 @@ class Marks:
         users = Counter(memory for inputs in self._inputs.values() for memory in inputs)
         found: dict[Phase, int] = {}
         for where, (waiting, flops) in self._noted.items():
-            alone = [
-                size
-                for memory, size in self._inputs[where].items()
-                if users[memory] == 1 and size >= worth
-            ]
+            inputs = self._inputs[where].items()
+            alone = [size for each, size in inputs if users[each] == 1 and size >= worth]
             found[where._replace(what="waiting")] = waiting
             found[where._replace(what="flops")] = flops
             found[where._replace(what="inputs")] = sum(alone)

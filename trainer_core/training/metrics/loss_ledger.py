@@ -115,9 +115,6 @@ class Ledger:
     def write(self, folder: Path, step: int) -> None:
         """Write the file of a run, whole or not at all.
 
-        Args:
-            step: Steps made.
-
         Raises:
             StorageError: When it cannot be written.
         """

@@ -122,7 +122,6 @@ class Totals:
     """What the end of a run tells of all its steps; a step takes eight bytes of it.
 
     Attributes:
-        skipped: How many steps were left out.
         held_out: The loss on held-out images behind the steps where it was measured.
     """
 
@@ -158,7 +157,6 @@ class MetricsWriter:
 
     Args:
         path: The file; lines of later steps than `done` are cut off first.
-        done: Steps that the run has made.
         warn: Told in one line when a tracker cannot be used.
         trackers: Makes who else is told, of the run's folder, `done` and `warn`.
 

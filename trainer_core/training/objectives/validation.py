@@ -95,7 +95,6 @@ class FixedSamples:
     Attributes:
         dataset: The encoded samples.
         batches: Indices of samples that share a pass.
-        measuring: How they are measured.
     """
 
     dataset: CachedDataset
@@ -148,7 +147,6 @@ def hold_out(dataset: CachedDataset, most: int, measuring: Measuring) -> FixedSa
 
     Args:
         most: The most images; of more, the same ones in every run.
-        measuring: How.
 
     Returns:
         None where no sample is held out.
@@ -189,7 +187,6 @@ class Validation:
     """Measures the loss on held-out samples; every process calls it at the same steps.
 
     Attributes:
-        held: What is measured.
         trained: Trained samples that are measured besides, to compare with.
         loss: Summed loss of the points of a pass.
         warn: Told in one line why nothing was measured.

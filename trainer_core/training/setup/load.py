@@ -40,7 +40,7 @@ from ..metrics.loss_ledger import Ledger
 from ..objectives.preservation import Preservation, compute_missing, plan_trajectories
 from ..objectives.preservation_twins import without_adapter
 from ..objectives.slider import made_images
-from ..observer import CacheProgress, Noted, Observer, RunCancelledError, Warned, report_progress
+from ..observer import Noted, Observer, RunCancelledError, Warned, report_progress
 from ..optimizers import OPTIMIZERS, make_optimizer
 from ..prepare.attach import attach_adapter
 from ..prepare.encode_dataset import Prepared
@@ -381,12 +381,9 @@ def _generate_by_base(
     ):
         if trajectories is None:
             continue
-        report = functools.partial(report_progress, observer, what)
-        if processes.sharded:
-            # The others may be in the middle of a pass, so this is not left half way.
-            report = lambda done, total, what=what: observer.notify(  # noqa: E731
-                CacheProgress(done, total, what)
-            )
+        # Of a base in parts the others may be in the middle of a pass: it is not left half way.
+        may_cancel = not processes.sharded
+        report = functools.partial(report_progress, observer, what, may_cancel=may_cancel)
         cancelled = False
         with without_adapter(adapter), processes.leading(transformer) as leads:
             try:

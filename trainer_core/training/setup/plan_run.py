@@ -51,7 +51,6 @@ class PlannedRun:
 
     Attributes:
         config: The run file, of whose memory settings none is left open.
-        start: Where it starts.
         settings: What its checkpoints keep.
         recorded: The run file with the format that the base is kept in, for headers of its files.
         pace: How fast the machine is with a step; None where nothing was planned.

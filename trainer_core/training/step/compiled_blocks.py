@@ -38,7 +38,6 @@ def compiled(
     Args:
         blocks: With their adapter and their hooks.
         warn: Told in one line when some of them go on as they are, and why.
-        backend: Of ``torch.compile``.
     """
     missing = missing_compiler(device) if backend == "inductor" else None
     if missing is not None:

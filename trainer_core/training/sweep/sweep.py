@@ -176,7 +176,6 @@ def run_sweep(
     Args:
         trials: All of them, which hold images out.
         folder: Where the record is kept, by this sweep alone.
-        begin: Trains a trial.
         content: Names base and images.
         stop_hopeless: Whether `MedianRule` ends trials; where not, those that it has ended go on.
 

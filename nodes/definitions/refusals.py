@@ -88,8 +88,7 @@ def as_shown(
 ) -> TrainerError:
     """What ComfyUI is to say of an error that the node has raised; the node's box says it too.
 
-    Args:
-        makers: Titles of nodes whose inputs it speaks of where several have the same setting.
+    `makers` are titles of nodes whose inputs it speaks of where several have the same setting.
     """
     refusal = told_by(node, error, makers)
     from ..services.panel import PANEL

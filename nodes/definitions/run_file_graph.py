@@ -53,11 +53,7 @@ _OWN_LAYOUT = "comfyui"
 
 
 def settings_with_inputs(kind: str) -> set[str]:
-    """The settings that the nodes have inputs for.
-
-    Args:
-        kind: Of the adapter: some settings are of one kind alone.
-    """
+    """The settings that the nodes have inputs for, where an adapter is of this kind."""
     own = {each.path for each in adapter_settings.settings_of(kind)}
     own |= {each.path for each in adapter_settings.SHARED}
     others = {each.path for node in _NODES if node is not AdapterSettings for each in node.SETTINGS}

@@ -225,11 +225,7 @@ class _NoBoolean(str):
 
 
 def read_booleans(prompt: Any) -> None:
-    """Read "true" and "false" of a prompt, and let ComfyUI refuse any other text.
-
-    Args:
-        prompt: What is to be queued, whose prompt is changed.
-    """
+    """Read "true" and "false" of a prompt in place, and let ComfyUI refuse any other text."""
     nodes = prompt.get("prompt") if isinstance(prompt, Mapping) else None
     for each in nodes.values() if isinstance(nodes, Mapping) else ():
         if not isinstance(each, Mapping) or not isinstance(inputs := each.get("inputs"), dict):

@@ -130,9 +130,7 @@ def with_adapter(
 ) -> tuple[Any, Any]:
     """Copies of a model and its CLIP with an adapter, patched by ComfyUI's own Load LoRA.
 
-    Args:
-        tensors: The adapter's file. Of what neither of the two has, ComfyUI writes a line to its
-            log.
+    ComfyUI logs a line of each tensor of which neither of the two has the layer.
     """
     load = comfy_host.comfyui_class("comfy.sd.load_lora_for_models")
     return load(model, clip, dict(tensors), strength_model, strength_clip)

@@ -88,11 +88,7 @@ class AudioVae:
         return f"{vae_identity(self.vae)}{scaled}"
 
     def lent(self, rate: float, *, always: bool = False) -> LentSound:
-        """The VAE for previews of so many frames a second.
-
-        Args:
-            always: As of `LentSound`.
-        """
+        """The VAE for previews of so many frames a second; `always` as of `LentSound`."""
         from ...trainer_core.families.lent import LentSound
 
         return LentSound(lambda frames: self.shape(frames / rate), self.decode, always)

@@ -34,11 +34,7 @@ class ControlRule:
 
 
 def control_rule(model: Any) -> ControlRule | None:
-    """How a model is steered by a control clip; None where it is not.
-
-    Args:
-        model: ComfyUI's ``BaseModel``.
-    """
+    """How a ``BaseModel`` is steered by a control clip; None where it is not."""
     config = type(getattr(model, "model_config", None)).__name__
     return _RULES.get(type(model).__name__) or _RULES.get(config)
 

@@ -191,10 +191,9 @@ def folder_stamp(folder: Path, patterns: tuple[str, ...] = ("**/*",)) -> str:
 
 
 def base_stamp(folder: Path) -> str:
-    """Changes with what a base is loaded from.
+    """Changes with what a base is loaded from, which may be a Diffusers folder.
 
-    Args:
-        folder: A Diffusers folder. Links are followed, three folders deep; 2000 files count.
+    Links are followed, three folders deep; 2000 files count.
     """
     found: list[Path] = []
     for place, folders, names in os.walk(folder, followlinks=True):

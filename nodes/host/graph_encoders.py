@@ -194,16 +194,10 @@ class GraphText(NamedTuple):
 
 
 def seeing_text(clip: Clip | None, title: str) -> GraphText | None:
-    """How a CLIP that sees control images is given them, as ComfyUI's nodes for editing do it.
+    """How a CLIP that sees control images is given them; None for one that sees none.
 
-    Nothing but its file's name tells a model of one image, which is shown in another way, from one
-    of several.
-
-    Args:
-        title: Of the MODEL (`GraphModel.title`).
-
-    Returns:
-        None for a CLIP that sees none.
+    As ComfyUI's nodes for editing do it. Nothing but the file's name, which is the MODEL's title,
+    tells a model of one image, which is shown in another way, from one of several.
     """
     from ...trainer_core.families.registry import FAMILIES
 

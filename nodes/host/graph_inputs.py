@@ -207,9 +207,7 @@ def reads_weights(clip: Clip | None) -> bool:
 def clip_identity(clip: Clip, signature: str, unused: Collection[str] = ()) -> str:
     """What an encoded text depends on, for the cache's keys.
 
-    Args:
-        signature: How it makes tokens of a text.
-        unused: As `weights_fingerprint`.
+    The signature says how tokens are made of a text; `unused` as of `weights_fingerprint`.
     """
     tokens = hashlib.sha256(signature.encode()).hexdigest()[:32]
     return f"clip {tokens} {weights_fingerprint(clip.cond_stage_model, clip.patcher, unused)}"
@@ -224,11 +222,8 @@ def vae_identity(vae: Vae) -> str:
 def options_fingerprint(patcher: Any) -> str:
     """Fingerprint what a patcher does to its model's blocks and objects, such as FreeU.
 
-    A function counts with its name, its code, and the numbers, words and tensors that it was made
-    with. A compiled module is another form of the same.
-
-    Returns:
-        32 hexadecimal digits.
+    32 hexadecimal digits. A function counts with its name, its code, and the numbers, words and
+    tensors that it was made with. A compiled module is another form of the same.
     """
     digest = hashlib.sha256()
     _add_made(digest.update, patcher.model_options.get("transformer_options", {}), _DEEPEST)

@@ -361,11 +361,9 @@ class GraphModel:
         return int(_OF_A_STEP * forward) + _OF_A_FACTOR * rank * sum(sizes)
 
     def precision(self, wanted: str) -> str:
-        """``bf16`` or ``fp32``: what a run computes in.
+        """``bf16`` or ``fp32``: what a run computes in, by ``training.precision``.
 
-        Args:
-            wanted: ``training.precision``; of ``auto`` the model's own, and bf16 for fp16, in which
-                gradients underflow.
+        Of ``auto`` it is the model's own, and bf16 for fp16, in which gradients underflow.
         """
         import torch
 
@@ -445,9 +443,8 @@ def classes_of(made: object) -> tuple[str, ...]:
 def traits_of(config: object, parameterization: str, *, guided: bool) -> frozenset[str]:
     """What presets of a model depend on, by the layers of ``config/presets/graph_model.yaml``.
 
-    Args:
-        parameterization: Name of what it predicts: ``flow``, ``eps``, ``v`` or ``edm``.
-        guided: Whether it reads its guidance as a number.
+    `parameterization` is ``flow``, ``eps``, ``v`` or ``edm``; `guided` says whether the model reads
+    its guidance as a number.
     """
     discrete = set() if parameterization == "flow" else {"discrete"}
     return frozenset(

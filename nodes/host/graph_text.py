@@ -104,14 +104,10 @@ class GraphText:
         return TOKENS in text
 
     def encode(self, text: Conditioning, device: torch.device) -> dict[str, Any]:
-        """Encode a text as CLIPTextEncode does, while the text encoders are joined.
+        """Encode what `tokens` gave as CLIPTextEncode does, while the text encoders are joined.
 
-        Args:
-            text: What `tokens` gave.
-            device: Where the result is wanted.
-
-        Returns:
-            As `restored_conditioning`, with a graph where the text encoders have an adapter.
+        The result is as that of `restored_conditioning`, on the device, with a graph where the text
+        encoders have an adapter.
         """
         import torch
 

@@ -217,11 +217,7 @@ class PlainEncoders:
         return ordinary(latents[0])
 
     def encode_endpoints(self, first: Tensor, last: Tensor | None, count: int) -> Conditioning:
-        """Encode the frames that the model is given of a clip of so many frames.
-
-        Args:
-            first: `[3, H, W]`, uint8.
-            last: As well; None where the first one alone is given.
+        """Encode a clip's first frame `[3, H, W]`, uint8, and maybe the last; of so many frames.
 
         Raises:
             InputError: When the model reads them as a vision model sees them, and there is none.

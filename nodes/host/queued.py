@@ -45,11 +45,7 @@ def links(node_id: str) -> set[str]:
 def loader_of(prompt: object, node_id: str, name: str) -> str:
     """The class of the node that an input is linked to, a slash, and the file that it loads.
 
-    Args:
-        prompt: The hidden input ``prompt``.
-
-    Returns:
-        Nothing where the input has no link, or nobody knows what is behind it.
+    Nothing where the input has no link, or nobody knows what is behind it.
     """
     nodes = prompt if isinstance(prompt, Mapping) else {}
     link = _inputs_of(nodes.get(node_id)).get(name)

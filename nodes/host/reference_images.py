@@ -24,11 +24,7 @@ UNFIT = (AttributeError, IndexError, KeyError, TypeError, ValueError)
 
 
 def takes_references(model: Any) -> bool:
-    """Whether a model makes anything of reference images.
-
-    Args:
-        model: ComfyUI's ``BaseModel``.
-    """
+    """Whether a ``BaseModel`` makes anything of reference images."""
     return any(REFERENCES in _constants(code) for code in _codes(type(model)))
 
 

@@ -82,11 +82,7 @@ class EndpointRule:
 
 
 def endpoint_rule(model: Any) -> EndpointRule | None:
-    """How a model takes the first frame of a clip; None where it cannot.
-
-    Args:
-        model: ComfyUI's ``BaseModel``.
-    """
+    """How a ``BaseModel`` takes the first frame of a clip; None where it cannot."""
     config = type(getattr(model, "model_config", None)).__name__
     rule = _RULES.get(config) or _RULES.get(type(model).__name__)
     # Wan 2.1 and Cosmos-Predict2 for texts are of the class of their siblings that begin with one.

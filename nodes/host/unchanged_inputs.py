@@ -166,11 +166,7 @@ def _each(change: Callable[[Tensor], Any], value: Any) -> Any:
 
 
 def protected(value: Any, reads: list[str] | None = None) -> Any:
-    """A block's argument, with every tensor that a block could change as `Unchanged`.
-
-    Args:
-        reads: As of `Followed`, which the tensors are then.
-    """
+    """A block's argument: every tensor that a block could change as `Unchanged`, or `Followed`."""
 
     def kept(tensor: Tensor) -> Tensor:
         if not _could_change(tensor):
@@ -198,14 +194,10 @@ def _ordinary(value: Any) -> Any:
 
 
 def blocks_of(denoiser: nn.Module, paths: Sequence[str]) -> list[nn.Module]:
-    """The blocks of lists, in order.
+    """The blocks, in order, of lists of blocks, or of single ones, at these paths.
 
     A sequence of layers, as which a UNet has its blocks, counts as its layers: ComfyUI calls those,
     each with what it takes.
-
-    Args:
-        denoiser: Where they are.
-        paths: Of lists of blocks, or of one block.
     """
     found: list[nn.Module] = []
     for path in paths:
@@ -217,11 +209,7 @@ def blocks_of(denoiser: nn.Module, paths: Sequence[str]) -> list[nn.Module]:
 
 @contextmanager
 def unchanged_inputs(denoiser: nn.Module, paths: Sequence[str]) -> Iterator[None]:
-    """Call blocks with tensors that they cannot change, while it lasts.
-
-    Args:
-        paths: Where the lists of its blocks are.
-    """
+    """While it lasts, call blocks of the lists at these paths with tensors that stay the same."""
     blocks = blocks_of(denoiser, paths)
     # Of some a node has patched the forward pass: a block's own or another.
     patched = {block: vars(block)["forward"] for block in blocks if "forward" in vars(block)}

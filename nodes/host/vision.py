@@ -14,14 +14,7 @@ _REMEDY = "Connect Load CLIP Vision with a CLIP, SigLIP or DINOv2 model."
 
 
 def seen_in(vision: Any, pixels: Tensor) -> Tensor:
-    """The embedding of an image, as CLIP Vision Encode gives it.
-
-    Args:
-        vision: The CLIP_VISION input's value.
-        pixels: `[H, W, 3]` in [0, 1].
-
-    Returns:
-        `[D]`.
+    """The embedding `[D]` of an image `[H, W, 3]` in [0, 1], as CLIP Vision Encode gives it.
 
     Raises:
         InputError: When it is no vision model, or gives no embedding of a whole image.

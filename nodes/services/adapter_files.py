@@ -54,8 +54,7 @@ def write_adapter_files(
 ) -> dict[str, WrittenFile]:
     """As `write_adapter_file`, also of a file that holds the adapters of two experts.
 
-    Returns:
-        Name to its file: one, or that of each expert, the one for high noise first.
+    Gives name to file: one, or that of each expert, the one for high noise first.
     """
     from ...trainer_core.adapter_files.read.adapter_file import adapter_weights
     from ...trainer_core.adapter_files.read.experts import experts_of
@@ -130,10 +129,8 @@ def write_adapter_file(
 def written_text(file: WrittenFile, name: str, step: int = 0) -> str:
     """What a node says of the file that it has written.
 
-    Args:
-        file: What `write_adapter_file` gave.
-        name: What it was to be called; a number behind it says that there was one.
-        step: Steps that the adapter was trained; 0 where that is not known.
+    A number behind the `name` that it was to have says that there was one; `step` is 0 where nobody
+    knows how long the adapter was trained.
     """
     path = file.path
     trained = f", trained {step} steps" if step else ""

@@ -70,8 +70,7 @@ class Asked(NamedTuple):
     def differences(self, before: Asked, *, finished: bool) -> dict[str, str]:
         """How another graph that was asked for before differs, in words, by input.
 
-        Args:
-            finished: Whether its run is: then another course is another run, too.
+        Where its run is finished, another course is another run, too.
         """
         pairs = [(before.decides, self.decides)]
         pairs += [(before.course, self.course)] if finished else []
@@ -106,11 +105,7 @@ class Form(NamedTuple):
 
 
 def know(settings_of: Callable[[str], Mapping[str, str] | None]) -> None:
-    """Know which setting each input of a node is.
-
-    Args:
-        settings_of: From a node's class to the YAML paths by its inputs; None for one of others.
-    """
+    """Know the YAML paths of each node's inputs, by its class; None for a node of others."""
     _settings_of.append(settings_of)
 
 

@@ -57,11 +57,7 @@ class Caption(NamedTuple):
 
 
 def read(image: Path, extension: str, within: AllowedFolders) -> Caption:
-    """The caption of an image.
-
-    Args:
-        extension: Of caption files, such as ``.txt``.
-        within: What its file really has to lie in.
+    """The caption of an image, whose file has the extension and really has to lie in `within`.
 
     Raises:
         InputError: When its file cannot be read, or is a link that leads elsewhere.
@@ -95,13 +91,7 @@ class Edits:
         return _count(self._noted())
 
     def save(self, image: Path, extension: str, text: str, token: str) -> Caption:
-        """Write a caption.
-
-        Args:
-            token: Of the caption that was read before.
-
-        Returns:
-            The caption as it is now.
+        """Write a caption over the one that had this token, and give it as it is now.
 
         Raises:
             InputError: When the file is another than the one that was read, or the text no text.
@@ -126,8 +116,7 @@ class Edits:
     def save_all(self, images: Iterable[Path], extension: str, change: Change) -> tuple[int, int]:
         """Change the captions of many images, as one edit.
 
-        Returns:
-            How many were changed, and how many stay because they are no plain text.
+        Gives how many were changed, and how many stay because they are no plain text.
 
         Raises:
             InputError: When a text would be none, or there is more of it than can be taken back.
@@ -153,10 +142,7 @@ class Edits:
             return len(changes), unread
 
     def choose(self, image: Path, choice: Mapping[str, Any]) -> None:
-        """Leave an image out, or keep another part of it.
-
-        Args:
-            choice: As `chosen` takes it.
+        """Leave an image out, or keep another part of it; `chosen` takes such a choice.
 
         Raises:
             DatasetError: When the choice is none, or those before it cannot be read.
@@ -176,9 +162,8 @@ class Edits:
     def undo(self) -> list[Path]:
         """Take back the last edit that is still as it was left.
 
-        Returns:
-            The caption files, or the image that was chosen for, below the dataset; none when there
-            is nothing to take back.
+        Gives the caption files, or the image that was chosen for, below the dataset; none where
+        there is nothing to take back.
 
         Raises:
             InputError: When a file was changed since; its edit is then forgotten.

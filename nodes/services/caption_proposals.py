@@ -88,12 +88,8 @@ def propose(
 ) -> str:
     """Keep texts as proposals for the images of a folder that look like the ones they describe.
 
-    Args:
-        images: Each `[B, H, W, C]`, floats in [0, 1].
-        texts: One for each image.
-
-    Returns:
-        How many were kept, in words.
+    There is one text for each image `[B, H, W, C]`, floats in [0, 1]. Gives how many were kept, in
+    words.
 
     Raises:
         InputError: When there are not as many texts as images, one is no caption, or no image is
@@ -175,11 +171,7 @@ class _Files:
         self._own_colours: dict[int, NDArray[np.float32]] = {}
 
     def like(self, frame: Tensor) -> list[Path]:
-        """The image that one of the graph was loaded from, with files of the same bytes.
-
-        Args:
-            frame: `[H, W, C]`, floats in [0, 1].
-        """
+        """The image that `[H, W, C]`, in [0, 1], was loaded from, with files of the same bytes."""
         import numpy as np
         from PIL import Image
 

@@ -25,11 +25,8 @@ Values = Mapping[str, Any]
 def combined(datasets: Sequence[DatasetChoice]) -> DatasetChoice:
     """Join datasets. The first that is trained, with weight 1, is ``dataset.path``.
 
-    Args:
-        datasets: At least one; what was joined before is taken apart.
-
-    Returns:
-        A dataset of all folders, each with what it says otherwise than the first.
+    What was joined before is taken apart. The result has all folders, each with what it says
+    otherwise than the first.
 
     Raises:
         InputError: When none is trained with weight 1, a folder comes twice, or settings differ

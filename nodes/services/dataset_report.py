@@ -372,11 +372,9 @@ def _frames(path: Path, side: int) -> list[Image]:
 
 
 def image_below(folder: Path, name: str, within: AllowedFolders) -> Path:
-    """The image or clip of a dataset that a browser names.
+    """The image or clip that a browser names by its path below a dataset, with forward slashes.
 
-    Args:
-        name: The image's path below it, with forward slashes.
-        within: What it really has to lie in.
+    It really has to lie in `within`.
 
     Raises:
         InputError: When there is no such image, or it lies elsewhere.

@@ -110,11 +110,7 @@ def _proposals(query: _Query) -> dict[str, Proposal]:
 
 
 def proposed(folder: str, images: Sequence[Any], texts: Sequence[str], extension: str) -> str:
-    """Keep a captioner's texts for the images of a folder, as `caption_proposals.propose`.
-
-    Args:
-        folder: A person's own one, by its name in the graph.
-    """
+    """Keep a captioner's texts for the images of a person's own folder (`propose`)."""
     extension = _extension({"extension": extension})
     return propose(_own(folder), _journals(), images, texts, extension)
 

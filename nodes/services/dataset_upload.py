@@ -75,14 +75,9 @@ class Drop:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def take(self, name: str, content: bytes) -> int:
-        """Take a file, or what an archive holds.
+        """Take a file, or what an archive holds, and give how many files were taken.
 
-        Args:
-            name: The file's name, or its path below the folder that was dropped.
-            content: Its bytes.
-
-        Returns:
-            How many files were taken.
+        The name may be a path below the folder that was dropped.
 
         Raises:
             DatasetError: When it is none that is read, damaged, or too large.
@@ -166,10 +161,7 @@ class Drop:
             raise _over()
 
     def finish(self) -> tuple[str, int]:
-        """Make the dataset of what was taken.
-
-        Returns:
-            The folder's name, and how many files are new in it.
+        """Make the dataset of what was taken; gives its name, and how many files are new in it.
 
         Raises:
             DatasetError: When there is nothing to make it of.
@@ -248,10 +240,8 @@ class Drops:
     def finish(self, token: str, name: str = "", *, adds: bool = False) -> tuple[str, int]:
         """End a drop, and say as `Drop.finish` does what came of it.
 
-        Args:
-            name: As for `begin`, where another folder was chosen since; a name that is none leaves
-                the drop as it is.
-            adds: As for `begin`.
+        Where another folder was chosen since, `name` and `adds` are as for `begin`; a name that is
+        none leaves the drop as it is.
         """
         drop = self.get(token)
         if name:

@@ -44,13 +44,10 @@ class ExpertInputs:
 
 
 def expert_of(found: GraphModel, inputs: ExpertInputs) -> Expert | None:
-    """Tell whether a MODEL is one of two experts, and what it is to train.
+    """Tell which of two experts a MODEL is, and what it is to train; None for one of all levels.
 
     It is trained from the border that its makers trained it to, and from the level at which the
     user's workflow goes over, whichever is further: so it is right wherever it is sampled.
-
-    Returns:
-        None for a MODEL of all levels.
 
     Raises:
         InputError: When the two are not the two experts of one model, the names of their files say

@@ -59,16 +59,11 @@ _MEMORY: Mapping[Work, tuple[str, str]] = {
 
 @contextlib.contextmanager
 def guest(work: Work, observer: NodeObserver | None = None) -> Iterator[torch.device]:
-    """Compute on ComfyUI's device, and let nothing stay behind.
+    """Compute on ComfyUI's device, which it gives, and let nothing stay behind.
 
     Inside, gradients are on and tensors are ordinary ones. An error of ours leaves without the
-    frames that hold models; an error of the device's memory becomes one that says what to do.
-
-    Args:
-        work: What is done; an error of the device's memory says what makes it smaller.
-
-    Yields:
-        The device.
+    frames that hold models; an error of the device's memory becomes one that says what makes this
+    work smaller.
     """
     import torch
 
@@ -173,9 +168,8 @@ def source_of(
 def family_of(base: BaseChoice, clip: Any = None, config: RunConfig | None = None) -> Family | None:
     """The family of a MODEL of the graph; None for a base of files, whose family has a name.
 
-    Args:
-        clip: The CLIP whose text encoders may be trained; None for none.
-        config: The run that trains it, which says how much memory a step needs.
+    The text encoders of `clip` may be trained. The run's `config` says how much memory a step
+    needs.
     """
     if base.model is None:
         return None

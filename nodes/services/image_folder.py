@@ -42,14 +42,7 @@ class GivenImages:
 
 
 def image_dataset(root: Path, images: GivenImages, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Write images as a folder, and say how it is read.
-
-    Args:
-        root: Where such folders lie.
-        values: The run file's ``dataset`` section, as far as the node says it.
-
-    Returns:
-        The whole section.
+    """Write images as a folder below `root`, and give the whole ``dataset`` section that reads it.
 
     Raises:
         InputError: When numbers or sizes do not agree, or masks and ``mask.source``.
@@ -104,13 +97,7 @@ def single_images(batches: Iterable[Any], *, transparent: bool = False) -> list[
 
 
 def single_masks(batches: Iterable[Any]) -> list[np.ndarray]:
-    """Take lists of batches of masks apart.
-
-    Args:
-        batches: Each `[B, H, W]` or `[H, W]`, in [0, 1].
-
-    Returns:
-        One uint8 `[H, W]` for each mask.
+    """Take batches of masks, `[B, H, W]` or `[H, W]` in [0, 1], apart: uint8 `[H, W]` each.
 
     Raises:
         DatasetError: When a batch holds something else.
@@ -172,11 +159,8 @@ def _three_channels(image: np.ndarray) -> np.ndarray:
 def write_image_folder(root: Path, sockets: GivenImages) -> Path:
     """Write images, captions, control images and masks, unless the same ones are there.
 
-    Args:
-        root: Where such folders lie.
-
-    Returns:
-        A folder named by its content: flat, or paired when there are control images.
+    Gives a folder below `root` that is named by its content: flat, or paired when there are control
+    images.
 
     Raises:
         DatasetError: When the numbers do not agree, or a mask has another shape than its image.
@@ -227,12 +211,7 @@ def _require_shapes(images: Sequence[np.ndarray], masks: Sequence[np.ndarray]) -
 def write_controls(root: Path, controls: Any, prompts: int) -> list[Path]:
     """Keep the control images of preview prompts, as files that are named by their content.
 
-    Args:
-        controls: A batch of images: one for each prompt, or one for all.
-        prompts: How many prompts there are.
-
-    Returns:
-        A file for each prompt.
+    A batch has one image for each prompt, or one for all. Gives a file for each prompt.
 
     Raises:
         ConfigError: When the numbers do not agree.

@@ -19,11 +19,7 @@ _ADAPTER = "adapter.safetensors"
 
 
 def copy_adapter(checkpoint: Path, name: str, step: int) -> Path:
-    """Copy the adapter of a checkpoint into the loras folder; a file that is there stays.
-
-    Args:
-        checkpoint: Its folder.
-        name: Of the run.
+    """Copy the adapter of a run's checkpoint into the loras folder; a file that is there stays.
 
     Raises:
         InputError: When there is no such checkpoint any more.

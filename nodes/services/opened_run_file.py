@@ -116,10 +116,7 @@ def read_documents(files: object, *, recognize: bool = False) -> list[Document]:
 
 
 def read_run(run: str) -> list[Document]:
-    """Read the run file that a run on disk has kept.
-
-    Args:
-        run: As Load Run names it.
+    """Read the run file that a run on disk has kept, which is named as Load Run names it.
 
     Raises:
         InputError: When there is no such run, or no such file in it.
@@ -139,10 +136,7 @@ def is_own(values: Mapping[str, Any]) -> bool:
 
 
 def open_run_file(documents: Sequence[Document]) -> OpenedRun:
-    """Say what the nodes can be told of a run file.
-
-    Args:
-        documents: The file; behind it others that belong to it.
+    """Say what the nodes can be told of a run file, behind which others that belong to it may come.
 
     Raises:
         InputError: When it is none that is read, or its settings contradict each other.

@@ -150,11 +150,9 @@ def answers_of(values: object) -> Answers:
 
 
 def check_answers(answers: Answers, unlinked: Sequence[str]) -> None:
-    """Check what names and captions say, before anything is loaded.
+    """Check what names and captions say, before anything is loaded; the quality does not matter.
 
-    Args:
-        answers: What the node is told; the quality does not matter.
-        unlinked: Which of its sockets for MODEL, CLIP and VAE have no link.
+    `unlinked` are those of the sockets for MODEL, CLIP and VAE that have no link.
 
     Raises:
         InputError: When folder and goal or the name do not fit, or a base from a file is without
@@ -297,10 +295,7 @@ def require_encoders(base: BaseChoice, clip: Any, vae: Any) -> None:
 
 
 def control_files(folder: str, count: int) -> list[list[str]]:
-    """The first control images of a dataset folder, one list for each of so many prompts.
-
-    Args:
-        folder: As a graph names it.
+    """The first control images of a folder that a graph names, a list for each of so many prompts.
 
     Raises:
         DatasetError: When the folder cannot be read, or has no control images.
@@ -363,11 +358,7 @@ def _silent(answers: Answers, silent: Sequence[str], images: int, *, words: bool
 def _scan(
     folder: str, clips: FrameGrid | None = None, more: Mapping[str, Any] | None = None
 ) -> Sequence[Sample]:
-    """The samples without the trigger word.
-
-    Args:
-        more: Settings of the dataset.
-    """
+    """The samples without the trigger word; `more` are settings of the dataset."""
     from ...trainer_core.data.sources.folder import scan
     from ...trainer_core.families.run_files import load_config
 

@@ -90,16 +90,10 @@ def dataset_page(
 
 
 def kept_page(name: str) -> tuple[Any, int]:
-    """What the browser is told when it asks for a page, and the HTTP status.
+    """What the browser is told when it asks for a dataset's page, and the HTTP status.
 
-    ComfyUI's own ``/view`` sends every HTML file as a download.
-
-    Args:
-        name: A dataset's, as `dataset_page` told it; it may come from anybody.
-
-    Returns:
-        The page with 200. JSON values with a ``reason``, with 404, when there is none of that name
-        or it cannot be read.
+    The page with 200, or JSON values with a ``reason`` and 404. ComfyUI's own ``/view`` sends every
+    HTML file as a download. The name may come from anybody.
     """
     if name_mistake(name):
         return {"reason": "this is no name of a report"}, 404

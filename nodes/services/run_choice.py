@@ -163,8 +163,7 @@ class Expected(NamedTuple):
 def expected_training(prompt: Mapping[str, Any], node_id: str, going: GoingOn) -> Expected:
     """What a training will do that waits, by a former run of the same settings.
 
-    Args:
-        going: What a button has promised of it.
+    `going` is what a button has promised of it.
     """
     forms, name = _asked(prompt, node_id), _name({"node_id": node_id}, prompt)
     steps = going.steps or forms[0].asked.steps
@@ -283,10 +282,8 @@ def _used(request: Mapping[str, Any]) -> tuple[str, bool]:
 def _continued(node_id: str, request: Mapping[str, Any]) -> tuple[str, bool]:
     """Let a node's run go on, for more steps where ``steps`` says how many in all.
 
-    It goes on from its newest checkpoint, or from that of a ``step``.
-
-    Returns:
-        What is to be said, and whether it goes on.
+    It goes on from its newest checkpoint, or from that of a ``step``. Gives what is to be said, and
+    whether it goes on.
     """
     run, prompt, steps = str(request.get("run") or ""), request.get("prompt"), request.get("steps")
     shown = PANEL.snapshot(node_id)

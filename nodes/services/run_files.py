@@ -30,14 +30,10 @@ BEST = -1
 
 
 def save_run_file(config: RunConfig, *, copy_cache: bool) -> Path:
-    """Write a run file for the command line.
+    """Write a run file for the command line: ``<output>/<name>/run-file/run.yaml``.
 
-    Args:
-        copy_cache: Whether to copy the encoded samples beside it, the adapters of the base, and
-            the file that the adapter starts from; it then names them relatively.
-
-    Returns:
-        ``<output>/<name>/run-file/run.yaml``; an older one is replaced.
+    An older one is replaced. With `copy_cache` the encoded samples, the adapters of the base and
+    the file that the adapter starts from are copied beside it, and named relatively.
 
     Raises:
         InputError: When the file that the adapter starts from, or one of the base's, is absent.
@@ -216,12 +212,9 @@ def _copied_cache(manifest: Path, target: Path) -> Path:
 def kept_workflow(run: str) -> tuple[Any, int]:
     """What the browser is told when it asks for a run's workflow, and the HTTP status.
 
-    Args:
-        run: A name of `run_names`; it may come from anybody.
-
-    Returns:
-        The file as it lies on disk, with 200: the workflow, or else the prompt. JSON values with a
-        ``reason``, with 404, when there is no such run, it has none, or it cannot be read.
+    The file as it lies on disk with 200: the workflow, or else the prompt. JSON values with a
+    ``reason`` and 404 where there is no such run, it has none, or it cannot be read. The run, one
+    of `run_names`, may come from anybody.
     """
     from ..host import comfy_host
     from ..host.served_files import json_file
@@ -361,8 +354,7 @@ class ContinueCount:
     def bind(self, queued: Any) -> None:
         """Tie what was asked to the prompt that is queued next, so that it ends with that one.
 
-        Args:
-            queued: What is sent to ComfyUI's queue; gets a name for each promise that it keeps.
+        What is sent to ComfyUI's queue gets a name for each promise that it keeps.
         """
         prompt = queued.get("prompt") if isinstance(queued, dict) else None
         with self._lock:
@@ -381,11 +373,7 @@ class ContinueCount:
             }
 
     def take(self, node_id: str, extra: Any) -> GoingOn:
-        """What a node's run is to go on with, which is asked for once.
-
-        Args:
-            extra: The ``extra_data`` of the prompt that runs.
-        """
+        """What a node's run is to go on with, by the prompt's ``extra_data``; asked for once."""
         with self._lock:
             return self._queued.pop(self._promise(node_id, extra), GoingOn())
 

@@ -104,11 +104,9 @@ class Ending(NamedTuple):
 
 
 def read_history(folder: Path, place: Place, prompts: Sequence[str]) -> History:
-    """Read the steps and preview images of a run.
+    """Read the steps and preview images of a run; `place` tells where the browser finds an image.
 
-    Args:
-        place: Tells where the browser finds an image.
-        prompts: The preview prompts as they are now; earlier ones are in the run's record.
+    `prompts` are the preview prompts as they are now; earlier ones are in the run's record.
     """
     read = [entry for line in _thinned(folder / METRICS) if (entry := read_step(line))]
     times = [seconds for *_, seconds in read[-_LAST:]]
@@ -197,11 +195,7 @@ def last_steps(path: Path) -> list[tuple[int, float, float, float]]:
 
 
 def thinned_losses(found: list[HeldOut]) -> list[HeldOut]:
-    """At most `POINTS` measurements; the last and the lowest are among them.
-
-    Args:
-        found: By rising step.
-    """
+    """At most `POINTS` of these measurements by rising step, the last and the lowest among them."""
     while len(found) > POINTS:
         lowest = min(found, key=lambda each: each[1])
         found = [e for i, e in enumerate(reversed(found)) if i % 2 == 0 or e is lowest][::-1]

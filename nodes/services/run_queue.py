@@ -21,9 +21,8 @@ _expected: dict[str, dict[str, Expected]] = {}
 def queued_trainings() -> list[dict[str, Any]]:
     """A row for each prompt that runs or waits, in their order.
 
-    Returns:
-        ``prompt_id``; whether it ``runs``; its ``trainings``, none of one that only generates:
-        ``name``, ``steps`` (0 unknown) and ``seconds`` that it still takes (None unknown).
+    ``prompt_id``; whether it ``runs``; its ``trainings``, none of one that only generates:
+    ``name``, ``steps`` (0 unknown) and ``seconds`` that it still takes (None unknown).
     """
     queued = comfy_host.queued_prompts()
     for gone in _expected.keys() - {each.prompt_id for each in queued}:

@@ -31,8 +31,7 @@ _Folder = Mapping[str, os.DirEntry[str]]
 def listed_runs(root: Path, place: Place) -> list[dict[str, Any]]:
     """A row for each run below a folder; one that cannot be read has its ``reason``.
 
-    Args:
-        place: Tells where the browser finds an image.
+    `place` tells where the browser finds an image.
     """
     found = {name: _row(name, Path(path), inside, place) for name, path, inside in _versions(root)}
     for gone in _rows.keys() - found.keys():

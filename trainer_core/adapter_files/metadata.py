@@ -268,14 +268,9 @@ the whole header with the list of all tensors has to be in them (frontend 1.49.6
 
 
 def workflow_texts(texts: Mapping[str, object], warn: Callable[[str], None]) -> dict[str, str]:
-    """Turn what the host says of a workflow into texts; what cannot be one is left out.
+    """Turn what the host says under `WORKFLOW_KEYS` into texts, and warn of what cannot be one.
 
-    Args:
-        texts: What the host has under some of `WORKFLOW_KEYS`; None is nothing.
-        warn: Told, in a line, of each that is left out.
-
-    Returns:
-        ASCII by key: an object of strict JSON each, of at most `LARGEST_KEPT` bytes.
+    ASCII by key: an object of strict JSON each, of at most `LARGEST_KEPT` bytes. None is nothing.
     """
     kept: dict[str, str] = {}
     for key in WORKFLOW_KEYS:
@@ -321,13 +316,9 @@ def header_problems(texts: Mapping[str, str]) -> list[str]:
 
 
 def workflow_summary(text: str) -> dict[str, Any]:
-    """Tell of a header's workflow what can be told without showing it.
+    """Tell of a header's workflow, which may be anybody's, what can be told without showing it.
 
-    Args:
-        text: Of a file that may come from anybody.
-
-    Returns:
-        ``bytes``, and ``nodes`` or the ``problem`` with it.
+    ``bytes``, and ``nodes`` or the ``problem`` with it.
     """
     summary: dict[str, Any] = {"bytes": len(text.encode(errors="surrogatepass"))}
     if summary["bytes"] > LARGEST_KEPT:

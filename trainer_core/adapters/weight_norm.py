@@ -111,13 +111,9 @@ class WeightNormLimit:
 
 
 def delta_norms(kind: Kind, stacked: Mapping[str, Tensor]) -> Tensor:
-    """Frobenius norms of the deltas of several layers at scale 1, without building one.
+    """Frobenius norms `[n]` of the deltas of n layers at scale 1, without building one.
 
-    Args:
-        stacked: Name of a factor to that of all layers `[n, ...]`.
-
-    Returns:
-        `[n]`, in the factors' dtype and where they are.
+    Factors of all layers are stacked, `[n, ...]`; dtype and device are theirs.
     """
     squared_norm = kind.squared_norm
     assert squared_norm is not None, kind.name
@@ -156,8 +152,7 @@ def _shapes(layer: FactorLayer) -> list[tuple[str, tuple[int, ...]]]:
 def _stacks(layers: Sequence[tuple[FactorLayer, Tensor]]) -> list[_Stack]:
     """Cut sorted layers where their shapes change, and where a stack would be too large.
 
-    Args:
-        layers: Each with the largest norm of its delta.
+    Each comes with the largest norm of its delta.
     """
     found: list[_Stack] = []
     for _, alike in itertools.groupby(layers, key=lambda each: _shapes(each[0])):

@@ -185,9 +185,8 @@ def _of_graph(path: Source, metadata: Mapping[str, str]) -> Family:
 def require_base(path: Source, base: BaseWeights) -> None:
     """Refuse an adapter whose layers are not those of a base, by name where it is another model's.
 
-    Args:
-        path: The file, PEFT's folder, or tensors in memory.
-        base: An opened base, whose own sizes count instead of the published ones.
+    The sizes of the opened base count instead of the published ones. The file may be PEFT's folder,
+    or tensors in memory.
 
     Raises:
         AdapterFileError: When it is no adapter file, or does not fit.
@@ -219,12 +218,8 @@ def _times(shape: Sequence[int]) -> str:
 def other_models(path: Source, family: Family | None = None) -> str:
     """Name the models, besides a family, that an adapter file could be for as well.
 
-    Args:
-        path: The file, PEFT's folder, or tensors in memory.
-        family: The family that it is taken for; None where it is for none.
-
-    Returns:
-        Their names; empty where there are none, or the header says that it is for the family.
+    Empty where there are none, or the header says that it is for the family, which is None where it
+    is for none. The file may be PEFT's folder, or tensors in memory.
     """
     layers, metadata = _look(path)
     if family is None:
@@ -422,9 +417,8 @@ def _no_family(
 ) -> AdapterFileError:
     """None of the families that were asked about has every layer; another one may, of any size.
 
-    Args:
-        odd: Family to the names that it lacks.
-        far: Family that was asked about to how many layers it lacks, or has in another size.
+    `odd` is family to the names that it lacks, `far` to how many layers it lacks or has in another
+    size.
     """
     nearest_one = min(far, key=far.__getitem__)
     title = FAMILIES[nearest_one].title

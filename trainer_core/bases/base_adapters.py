@@ -22,10 +22,7 @@ if TYPE_CHECKING:
 
 
 def read_base_adapters(settings: BaseSection, family: Family) -> tuple[BaseAdapterFile, ...]:
-    """Read the adapters that are part of a base while it trains.
-
-    Args:
-        settings: The run file's ``base`` section.
+    """Read the adapters of a run file's ``base`` section, a part of the base while it trains.
 
     Raises:
         BaseModelError: When a file is not there, or cannot be read as an adapter of the family.

@@ -90,8 +90,7 @@ def plan_jobs(
 ) -> dict[tuple[Path, str], list[Job]]:
     """Find the tensor of every adapted layer, and refuse what does not fit before any work.
 
-    Returns:
-        File and name of a tensor there, to the layers in its rows.
+    File and name of a tensor there, to the layers in its rows.
 
     Raises:
         AdapterError: When a layer is not in the base, has another size, or is changed twice by

@@ -115,14 +115,7 @@ class BaseWeights:
         )
 
     def place(self, name: str) -> Place | None:
-        """Find a tensor.
-
-        Args:
-            name: In Diffusers' transformer, such as ``proj_out.weight``; or a name of the files.
-
-        Returns:
-            Where it is; None when the base has no such tensor.
-        """
+        """Where a tensor is, by its name in Diffusers' transformer or the files; None for none."""
         file = self._files_by_name.get(name)
         if file is not None:
             return self._whole(file, name)
@@ -143,14 +136,10 @@ class BaseWeights:
         return None if place is None else place.shape
 
     def weight(self, module: str) -> Tensor:
-        """Read the weight of a layer.
+        """A copy of a layer's weight, by the layer's path in Diffusers' transformer.
 
-        Args:
-            module: Path in Diffusers' transformer, such as ``transformer_blocks.0.attn.to_q``.
-
-        Returns:
-            `[out, in]`, or `[out, in, *kernel]` of a convolution; dequantized, in float32 (float64
-            where it is stored so), a copy.
+        `[out, in]`, or `[out, in, *kernel]` of a convolution; dequantized, in float32 (float64
+        where it is stored so).
 
         Raises:
             BaseModelError: When the base has no such layer, or its file cannot be read.
@@ -285,8 +274,7 @@ Shape = tuple[int, ...]
 def known_bases(family: Family) -> dict[str, Mapping[str, Any]]:
     """The bases whose sizes are known: the published ones, and the embedded one at the end.
 
-    Returns:
-        What messages call each, to its transformer's configuration.
+    What messages call each, to its transformer's configuration.
     """
     usual = _config(family.files.single_file.configs / family.variants[0])
     published = family.layers.published or {f"{family.title} as published": {}}
@@ -310,12 +298,7 @@ def is_installed(family: Family) -> bool:
 
 
 def published_shapes(family: Family, title: str = "") -> dict[str, Shape]:
-    """ComfyUI's name of each tensor of one of the `known_bases`, such as ``img_in.weight``.
-
-    To its shape.
-
-    Args:
-        title: Which base; empty for the first.
+    """Shapes of the tensors of one of the `known_bases`, by ComfyUI's names; empty: of the first.
 
     Raises:
         BaseModelError: When the installed libraries have no class for it.

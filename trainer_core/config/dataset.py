@@ -377,8 +377,7 @@ class DatasetSection(Section):
     def problems(self, *, from_cache: bool) -> Iterator[Problem]:
         """What contradicts itself, besides the conditions of the fields.
 
-        Args:
-            from_cache: Whether a finished cache is trained, which needs no folders.
+        A finished cache needs no folders.
         """
         if self.folders and not self.path and not from_cache:
             yield Problem(
@@ -442,9 +441,8 @@ class DatasetFolder:
 def dataset_folders(dataset: DatasetSection) -> tuple[DatasetFolder, ...]:
     """All folders of a dataset, in the order in which `Sample.folder` counts them.
 
-    Returns:
-        ``dataset.path``, also where it is empty, as beside a finished cache; then
-        ``dataset.folders``; then ``dataset.regularization`` where it has a path.
+    ``dataset.path``, also where it is empty, as beside a finished cache; then ``dataset.folders``;
+    then ``dataset.regularization`` where it has a path.
     """
     return tuple(_folders(dataset))
 

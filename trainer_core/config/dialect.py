@@ -95,13 +95,9 @@ _Reader.add_constructor("tag:yaml.org,2002:int", _Reader.construct_decimal)
 
 
 def parse_yaml(text: str, source: str) -> Any:
-    """Read one YAML document.
+    """Read one YAML document, as the values of YAML's own types; None for an empty one.
 
-    Args:
-        source: What errors call it: a file's path or an override.
-
-    Returns:
-        Dicts, lists, strings, numbers, truth values and None; None for an empty document.
+    The source is what errors call it: a file's path or an override.
 
     Raises:
         ConfigError: On a syntax error, a key written twice, a tag, an anchor, or too much text.

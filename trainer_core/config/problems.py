@@ -30,11 +30,7 @@ from .section import (
 
 
 def raise_problems(source: str, problems: Sequence[Problem]) -> None:
-    """Raise one error for all problems; nothing happens when there are none.
-
-    Args:
-        source: What was read: the run file's path, or ``the overrides``.
-        problems: What was found.
+    """Raise one error for all problems of a source, such as a run file; none are no error.
 
     Raises:
         ConfigError: Naming every problem.
@@ -184,11 +180,9 @@ def _names_in(path: str) -> Iterable[str]:
 
 
 def check_config(config: RunConfig, source: str = "the settings") -> None:
-    """Refuse settings that contradict each other.
+    """Refuse settings that contradict each other and are valid each for itself.
 
-    Args:
-        config: Settings that are valid each for itself.
-        source: What the error calls them, such as the run file's path.
+    The source is what the error calls them, such as the run file's path.
 
     Raises:
         ConfigError: Naming every contradiction.

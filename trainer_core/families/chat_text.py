@@ -142,17 +142,11 @@ def text_batch(
 
 
 def image_places(model: nn.Module, places: Tensor) -> dict[str, Tensor]:
-    """Where the image tokens are, for versions of transformers that have to be told.
+    """Where the image tokens are, for models of transformers whose ``forward`` has to be told.
 
     Without it transformers 5 numbers the tokens of an image one after another, instead of by row
-    and column as the model was trained, as transformers 4 did and as ComfyUI does.
-
-    Args:
-        model: A model of transformers that sees images.
-        places: `[1, L]`, true at the tokens of images.
-
-    Returns:
-        What its ``forward`` is given besides; nothing where it is not to be told.
+    and column as the model was trained, as transformers 4 did and as ComfyUI does. `places` `[1,
+    L]` are true at tokens of images; gives arguments of ``forward``, or nothing.
     """
     known = inspect.signature(model.forward).parameters
     return {"mm_token_type_ids": places.int()} if "mm_token_type_ids" in known else {}
@@ -191,14 +185,9 @@ class ChatEncoders:
 
     @torch.no_grad()
     def encode_text(self, caption: str, controls: Sequence[Image] = ()) -> Conditioning:
-        """Encode a caption.
+        """Encode a caption, which may be empty; the text encoder does not see control images.
 
-        Args:
-            caption: The caption or instruction; may be empty.
-            controls: The control images; the text encoder does not see them.
-
-        Returns:
-            ``text_embeddings``, float32: `[L, n D]`, or `[L, n, D]` where the states are stacked.
+        ``text_embeddings``, float32: `[L, n D]`, or `[L, n, D]` where the states are stacked.
 
         Raises:
             DatasetError: When the number of control images does not fit the variant.
@@ -265,10 +254,8 @@ def load_chat_encoders(
 ) -> ChatEncoders:
     """Load what `Family.load_encoders` gives, of the folders text_encoder, tokenizer and vae.
 
-    Args:
-        kind: Library and class of the text encoder, such as ``transformers.Qwen3Model``.
-        controls: The least and the largest number of control images.
-        device: Where they compute.
+    The kind of the text encoder is its library and class, such as ``transformers.Qwen3Model``;
+    `controls` are the least and the largest number of control images.
     """
     folder = location.encoders
     return ChatEncoders(

@@ -46,12 +46,9 @@ _COMPUTING: WeakKeyDictionary[nn.Module, tuple[torch.dtype | None, torch.dtype]]
 def read_shift(location: BaseLocation, passed_over: Container[str] = ()) -> ShiftSettings:
     """What a base's scheduler says of its noise levels, in ``scheduler/scheduler_config.json``.
 
-    Args:
-        location: The base; its own scheduler comes before that of the encoders' folder.
-        passed_over: Settings of schedules that a family's bases are not trained by.
-
-    Returns:
-        The settings, with Diffusers' defaults for what the file leaves out.
+    The base's own scheduler comes before that of the encoders' folder; what its file leaves out has
+    Diffusers' defaults. `passed_over` are settings of schedules that a family's bases are not
+    trained by.
 
     Raises:
         BaseModelError: When the file is damaged or asks for a schedule that is not sampled here.
@@ -88,13 +85,9 @@ def read_shift(location: BaseLocation, passed_over: Container[str] = ()) -> Shif
 
 
 def pack(latents: Tensor) -> Tensor:
-    """Turn every 2x2 patch into one token.
+    """Turn every 2x2 patch of latents `[B, C, h, w]`, with even sides, into one token.
 
-    Args:
-        latents: `[B, C, h, w]`, with even h and w.
-
-    Returns:
-        `[B, (h/2) (w/2), 4C]`; within a token the order is channel, row, column.
+    `[B, (h/2) (w/2), 4C]`; within a token the order is channel, row, column.
     """
     batch, channels, height, width = latents.shape
     patches = latents.reshape(batch, channels, height // 2, 2, width // 2, 2)
@@ -102,15 +95,9 @@ def pack(latents: Tensor) -> Tensor:
 
 
 def unpack(tokens: Tensor, height: int, width: int) -> Tensor:
-    """Undo `pack`.
+    """Undo `pack` of `[B, (h/2) (w/2), 4C]` into `[B, C, h, w]`, with even sides.
 
-    Args:
-        tokens: `[B, (h/2) (w/2), 4C]`; what follows, such as control images, is left out.
-        height: h, even.
-        width: w, even.
-
-    Returns:
-        `[B, C, h, w]`.
+    Tokens that follow, such as those of control images, are left out.
     """
     rows, columns = height // 2, width // 2
     patches = tokens[:, : rows * columns].unflatten(2, (-1, 2, 2)).unflatten(1, (rows, columns))
@@ -150,11 +137,10 @@ def text_shapes(config: Mapping[str, Any], tokens: int) -> dict[str, tuple[int, 
 
 
 def pad_text(embeddings: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
-    """Stack texts `[L_i, ...]` of different lengths.
+    """Stack texts `[L_i, ...]` of different lengths to `[B, L, ...]`, and give their mask.
 
-    Returns:
-        `[B, L, ...]`, padded with zeros at the right, and the mask `[B, L]` that is true on real
-        tokens; None when all lengths are equal, so that attention kernels without masks can run.
+    Zeros are at the right. The mask `[B, L]` is true on real tokens; None when all lengths are
+    equal, so that attention kernels without masks can run.
     """
     lengths = [len(text) for text in embeddings]
     padded = pad_sequence(list(embeddings), batch_first=True)
@@ -166,15 +152,9 @@ def pad_text(embeddings: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
 
 
 def guide(conditional: Tensor, unconditional: Tensor, scale: float) -> Tensor:
-    """`PredictionSpec.guide`: plain classifier-free guidance.
+    """`PredictionSpec.guide`: plain classifier-free guidance, of velocities `[B, C, h, w]`.
 
-    Args:
-        conditional: `[B, C, h, w]`, the velocity with the prompt.
-        unconditional: `[B, C, h, w]`, the velocity with the negative prompt.
-        scale: The guidance scale; 1 gives ``conditional``.
-
-    Returns:
-        `[B, C, h, w]`.
+    With and without the prompt; a scale of 1 gives the first.
     """
     return unconditional + scale * (conditional - unconditional)
 
@@ -209,13 +189,9 @@ class Vae:
 
     @torch.no_grad()
     def encode(self, pixels: Tensor) -> Tensor:
-        """Encode images without sampling.
+        """Encode images without sampling: pixels `[B, 3 or 4, H, W]`, in [-1, 1].
 
-        Args:
-            pixels: `[B, 3 or 4, H, W]`, in [-1, 1].
-
-        Returns:
-            `[B, C, h, w]`, float32, normalised.
+        To `[B, C, h, w]`, float32, normalised.
         """
         pixels = pixels.to(self.model.device, self.model.dtype)
         mode = self.model.encode(pixels.unsqueeze(2) if self.video else pixels).latent_dist.mode()
@@ -397,8 +373,7 @@ def layer_names(
 def origin_by_names(key_map: KeyMap) -> Callable[[str, bool], Origin | None]:
     """`FileSpec.origin` of files that have Diffusers' names or those of a key map.
 
-    Args:
-        key_map: The family's; what is no layer, such as norms, is among its `comfyui_names`.
+    What is no layer, such as norms, is among the key map's `comfyui_names`.
     """
     others = {each.path: each for each in key_map.comfyui_names if not each.shares}
 

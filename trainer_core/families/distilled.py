@@ -25,11 +25,7 @@ _IN_GUIDANCE = re.compile(r"(cfg|guidance)[-_ ]?distill(ed)?")
 
 
 def distilled_by_name(location: BaseLocation) -> str:
-    """`Family.distilled` of a family whose distilled bases differ from the others by name alone.
-
-    Returns:
-        What to train on instead, in a sentence or two; empty when it is not named so.
-    """
+    """`Family.distilled` of a family whose distilled bases differ from the others by name alone."""
     word = distilled_word(base_name(location))
     if not word:
         return ""

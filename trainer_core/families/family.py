@@ -283,11 +283,9 @@ class Family:
         return second
 
     def require_sampling(self, base: BaseSection, wanted: str, remedy: str) -> None:
-        """Refuse to generate with a base that does not know all noise levels.
+        """Refuse to generate what is wanted with a base that does not know all noise levels.
 
-        Args:
-            wanted: What it is to generate.
-            remedy: What to do without it.
+        The `remedy` says what to do without it.
 
         Raises:
             ConfigError: As it says.

@@ -23,13 +23,7 @@ _SIDE = 16
 def lent_family(
     denoiser: LentDenoiser, predict: Predict, key_map: KeyMap, size_multiple: int
 ) -> Family:
-    """Make the family of a lent denoiser.
-
-    Args:
-        predict: As of `PredictionSpec`.
-        key_map: As of `LayerSpec`.
-        size_multiple: As of `LatentSpec`.
-    """
+    """Make the family of a lent denoiser; the arguments are fields of its specs."""
 
     def refuse(*args: object, **named: object) -> NoReturn:
         raise only_the_host("the files")
@@ -61,9 +55,8 @@ def lent_family(
 def named_family(title: str, layers: Iterable[str]) -> Family:
     """The family of a lent denoiser that is not there: its layers' names, and nothing else.
 
-    Args:
-        title: What it is called: of a UNet of Stable Diffusion as headers call its architecture.
-        layers: Paths of its layers, as far as they are known. Those of such a UNet are all known.
+    A UNet of Stable Diffusion is titled as headers call its architecture, and all its layers are
+    known. Of others `layers` are the paths that are known.
     """
     paths, modules, unet = tuple(layers), None, published_unet(title)
     if unet is not None and set(paths) <= set(unet.layers):

@@ -99,13 +99,10 @@ def is_unet(model: nn.Module) -> bool:
 
 
 def block_lists(model: nn.Module) -> tuple[str, ...]:
-    """The lists of blocks that run one after another, outermost ones only.
+    """The lists of blocks that run one after another, outermost ones only, in the module's order.
 
-    The blocks are the children of what has the path: a ``ModuleList`` mostly, also a ``ModuleDict``
-    or, in the middle of a UNet, a ``Sequential``.
-
-    Returns:
-        `LayerSpec.repeated_blocks`, in the module's order; empty where there are none.
+    `LayerSpec.repeated_blocks`. The blocks are the children of what has the path: a ``ModuleList``
+    mostly, also a ``ModuleDict`` or, in the middle of a UNet, a ``Sequential``.
     """
     if is_unet(model):
         return tuple(n for n in _UNET_PARTS if isinstance(getattr(model, n, None), nn.Module))
@@ -173,13 +170,10 @@ def key_map(model: nn.Module) -> KeyMap:
 
 
 def header_names(model: nn.Module, title: str) -> HeaderNames:
-    """What other programs call a denoiser in headers of adapter files.
+    """What other programs call a denoiser in headers of adapter files (`BaseFiles.header_names`).
 
-    Args:
-        title: What it is called where no program has a name for it, such as its class.
-
-    Returns:
-        One of `BaseFiles.header_names`; of a UNet as kohya's trainer calls those of its kind.
+    A UNet is called as kohya's trainer calls those of its kind; what no program has a name for by
+    its title, such as its class.
     """
     if not is_unet(model):
         return HeaderNames(title, title)
@@ -192,11 +186,7 @@ def header_names(model: nn.Module, title: str) -> HeaderNames:
 
 
 def shared_inputs(model: nn.Module) -> tuple[str, ...]:
-    """Layers that read one tensor one after the other, where their names make that sure.
-
-    Returns:
-        `LayerSpec.shared_inputs`.
-    """
+    """`LayerSpec.shared_inputs`: layers that read one tensor, where their names make that sure."""
     owners: dict[str, dict[str, _Layer]] = {}
     for layer in _layers(model):
         if layer.blocks and layer.is_linear:

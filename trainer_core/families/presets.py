@@ -247,8 +247,7 @@ def _size(
 ) -> tuple[int, str]:
     """The size in pixels that the quality wants, or a smaller one that the GPU is enough for.
 
-    Returns:
-        The size, and why it is smaller; empty where it is not.
+    And why it is smaller; empty where it is not.
     """
     wanted, vram = values["dataset.resolution"], gpu.vram
     sizes = [*(each for each in _SIZES if each < wanted), wanted]

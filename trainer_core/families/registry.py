@@ -54,13 +54,7 @@ FAMILIES: Mapping[str, Family] = _Families()
 
 
 def get_family(name: str) -> Family:
-    """Look up a family.
-
-    Args:
-        name: As in the run file's ``family``.
-
-    Returns:
-        The family.
+    """The family that a run file names so.
 
     Raises:
         BaseModelError: When there is none of that name.

@@ -55,13 +55,9 @@ def templates() -> Mapping[str, Mapping[str, Template]]:
 
 
 def words_elsewhere(program: str) -> Mapping[str, Template]:
-    """What another trainer calls the bases that are trained here.
+    """What another trainer, as a family's ``ELSEWHERE`` names it, calls the bases trained here.
 
-    Args:
-        program: The trainer's name, as in a family's ``ELSEWHERE``.
-
-    Returns:
-        Its word to what a run file says for such a base, with the family.
+    Its word to what a run file says for such a base, with the family.
     """
     found: dict[str, Template] = {}
     for name, package in PACKAGES.items():
@@ -90,11 +86,9 @@ def config_of(values: Template) -> RunConfig:
 
 
 def run_file_template(family: str, purpose: str = "generate") -> str:
-    """Write a commented run file.
+    """Write a commented run file: YAML that `load_config` reads as `template_config`.
 
-    Returns:
-        YAML that `load_config` reads as `template_config`. Settings for experts are commented out
-        and show their default.
+    Settings for experts are commented out and show their default.
 
     Raises:
         ConfigError: As `template_config`.

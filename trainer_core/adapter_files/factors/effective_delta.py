@@ -67,10 +67,9 @@ def effective_delta(kind: str, layer: LayerState, weight: Tensor) -> Tensor:
 
 
 def stretch_of(layer: LayerState, weight: Tensor) -> float | None:
-    """Ratio of a DoRA's magnitudes to the norms of a weight `[out, in]`.
+    """Ratio of a DoRA's magnitudes to the norms of a weight `[out, in]`: the median over them.
 
-    Returns:
-        The median over rows or columns; None without a magnitude and where nothing compares.
+    None without a magnitude and where nothing compares.
     """
     magnitude = layer.tensors.get(DORA_SCALE)
     if magnitude is None or weight.dim() != 2:

@@ -264,8 +264,7 @@ def undivided_parts(name: str, key_map: KeyMap) -> tuple[tuple[str, RowSlice], .
 def divided(state: AdapterState, key_map: KeyMap) -> AdapterState:
     """The adapter with the modules of layers that are trained whole, where their kind has such.
 
-    Args:
-        state: The adapter; of a LoRA or LoHa rows of a layer are a layer of the same kind.
+    Of a LoRA or LoHa rows of a layer are a layer of the same kind.
     """
     whole = [
         name for name in undivided_layers(state.layers, key_map) if key_map.is_fused_only(name)
@@ -341,8 +340,7 @@ def undivided_delta(
 ) -> Tensor:
     """Compute what an undivided layer changes, as `effective_delta`.
 
-    Args:
-        weight_of: A module's path to its weight; asked only where the difference depends on it.
+    `weight_of`, a module's path to its weight, is asked only where the difference depends on it.
     """
     layer = state.layers[name]
     if needs_weight(state.kind, layer):

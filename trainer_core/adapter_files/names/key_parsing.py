@@ -321,10 +321,8 @@ def part_slices(native: str, key_map: KeyMap) -> tuple[tuple[str, RowSlice], ...
 def native_of_patch(name: str, key_map: KeyMap) -> str | None:
     """Find ComfyUI's name of a layer with a weight patch, from its name in a file.
 
-    Weight patches are also of layers that no factors are for, norms above all.
-
-    Returns:
-        The native name; None when the family has no such layer, or it is a part of one.
+    Weight patches are also of layers that no factors are for, norms above all. None when the family
+    has no such layer, or it is a part of one.
     """
     place = match_layer(name, key_map)
     if place is not None:
@@ -494,8 +492,7 @@ def other_part(key: str) -> str | None:
 def beside_factors(name: str) -> str | None:
     """What a key without its prefix is that fits no factor's ending, if factors mean the same.
 
-    Returns:
-        None where it may change what the factors mean, or is of another method.
+    None where it may change what the factors mean, or is of another method.
     """
     if other_method(name) is not None:
         return None

@@ -66,10 +66,9 @@ def native_key_map(layers: Iterable[str], modules: Iterable[str] | None = None) 
 
 
 def video_key_map(video: VideoModel, layers: Iterable[str] = ()) -> KeyMap:
-    """Make the names of a model of videos.
+    """Make the names of a model of videos with these layers.
 
-    Args:
-        layers: Paths of its layers; empty where only the model is known, with any number of blocks.
+    Where only the model is known there are none, and any number of blocks.
     """
     paths = tuple(layers) or tuple(video.layers)
     known = frozenset(paths)

@@ -102,10 +102,9 @@ def put_rows(whole: Tensor, cut: RowSlice, rows: Tensor) -> None:
 
 
 def slice_layer(kind: str, layer: LayerState, cut: RowSlice) -> LayerState:
-    """Take rows of a fused layer, or of its outline on the meta device.
+    """Take rows of a fused layer, or of its outline on the meta device; the scale is the same.
 
-    Returns:
-        A layer with the same scale; its tensors are copies, but for factors that stay whole.
+    Tensors are copies, but for factors that stay whole.
 
     Raises:
         InexactSliceError: When no factors of the kind are these rows.

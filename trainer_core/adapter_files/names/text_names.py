@@ -90,11 +90,7 @@ def text_path(name: str) -> str | None:
 
 
 def kohya_name(path: str, prefixes: Mapping[str, str] = KOHYA_PREFIXES) -> str:
-    """A layer's name in kohya's files, which every ComfyUI knows.
-
-    Args:
-        prefixes: Text encoder to how its names begin (`KeyMap.text_encoders`).
-    """
+    """A layer's name in kohya's files, which every ComfyUI knows; see `KeyMap.text_encoders`."""
     encoder, _, rest = path.partition(".")
     return f"{prefixes[encoder]}{rest.replace('.', '_')}"
 

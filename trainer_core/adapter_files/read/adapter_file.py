@@ -56,12 +56,9 @@ class OpenAdapter:
 def open_file(path: Source) -> Iterator[AdapterFile]:
     """Open an adapter file for the time of a block, without knowing its family.
 
-    What lies beside the factors is not read (`AdapterFile.unread`), and a scale that the file does
-    not tell is taken as 1 (`AdapterFile.assumed`).
-
-    Args:
-        path: A safetensors file of any layout, PEFT's or Diffusers' folder with one, or tensors in
-            memory.
+    It is a safetensors file of any layout, PEFT's or Diffusers' folder with one, or tensors in
+    memory. What lies beside the factors is not read (`AdapterFile.unread`), and a scale that the
+    file does not tell is taken as 1 (`AdapterFile.assumed`).
 
     Raises:
         AdapterFileError: When it is no readable adapter file; the message names file and key.
@@ -182,9 +179,8 @@ def read_adapter(
 ) -> AdapterState:
     """Read an adapter file of any layout as a whole; arguments and errors as `open_adapter`.
 
-    Returns:
-        The adapter in the trainer's naming, in float32. An alpha that is absent or 0 means rank,
-        unless PEFT's configuration says otherwise.
+    The adapter is in the trainer's naming, in float32. An alpha that is absent or 0 means rank,
+    unless PEFT's configuration says otherwise.
 
     Raises:
         AdapterFileError: As `open_adapter`, and for values that are not finite.
@@ -203,8 +199,7 @@ def adapter_weights(path: Source) -> Source:
 def adapter_files(path: Path) -> tuple[Path, ...]:
     """The files that make an adapter: the weights and, with PEFT's names, the one with its scale.
 
-    Returns:
-        One or two files; those that are not there are not looked for.
+    One or two; those that are not there are not looked for.
 
     Raises:
         AdapterFileError: When it is a folder without weights, or no safetensors file.
@@ -263,11 +258,10 @@ def _config(path: Source, file: TensorFile, config: Path | None) -> PeftConfig |
 def map_layers(
     file: AdapterFile, key_map: KeyMap, others: Mapping[str, KeyMap]
 ) -> LazyMapping[LayerState]:
-    """Find the layers of a family that a file's layers are.
+    """Find the layers of a family that a file's layers are, under the trainer's names.
 
-    Returns:
-        The layers under the trainer's names; each look-up reads one. A fused layer is kept for as
-        long as its parts are asked for in a row, and no longer.
+    Each look-up reads one. A fused layer is kept for as long as its parts are asked for in a row,
+    and no longer.
 
     Raises:
         AdapterFileError: When a layer is not the family's, two names mean the same layer, or a

@@ -40,14 +40,10 @@ _FIRST = re.compile(r"(?:pipe\.)?(?:transformer|dit)\.(?P<rest>.+)", re.DOTALL)
 
 
 def experts_of(source: Source) -> dict[str, Source]:
-    """Divide a file that holds adapters of experts.
+    """Divide a file, or tensors in memory, that holds adapters of experts.
 
-    Args:
-        source: A file, or tensors in memory.
-
-    Returns:
-        Expert, `HIGH` or `LOW`, to its adapter under names without the expert; one of them where
-        the file names one alone, and none for any other file.
+    Expert, `HIGH` or `LOW`, to its adapter under names without the expert; one of them where the
+    file names one alone, and none for any other file.
 
     Raises:
         AdapterFileError: When it is no safetensors file, or a tensor is of neither expert.
@@ -77,11 +73,7 @@ def experts_of(source: Source) -> dict[str, Source]:
 
 
 def expert_names(keys: Iterable[str]) -> dict[str, Mapping[str, str]]:
-    """Find the experts that keys of a file name.
-
-    Returns:
-        Expert to key without its name to the file's key.
-    """
+    """Find the experts that keys of a file name: each to keys without its name to the file's."""
     found: dict[str, dict[str, str]] = {}
     others: list[str] = []
     for key in keys:

@@ -53,9 +53,8 @@ def outline_layer(
 ) -> LayerState:
     """Put a layer together from the outlines of its factors, DoRA's magnitude among them.
 
-    Returns:
-        The layer, with all factors in one number format that holds each of theirs; a magnitude
-        stays in its own. An alpha of None or 0 means the rank.
+    All factors are in one number format that holds each of theirs; a magnitude stays in its own. An
+    alpha of None or 0 means the rank.
 
     Raises:
         AdapterFileError: When a factor is missing or too many, or the shapes do not fit.

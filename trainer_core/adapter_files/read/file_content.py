@@ -143,10 +143,8 @@ def read_content(
 ) -> AdapterFile:
     """Sort a file's keys, and check all that names and shapes tell; only alphas are read.
 
-    Args:
-        find_config: Gives PEFT's configuration, where there is one; asked where the names are
-            those of a program that reads it.
-        always: Whether it is asked whatever the names are, as for PEFT's folder.
+    PEFT's configuration is looked for where the names are those of a program that reads it; with
+    `always` whatever they are, as for PEFT's folder.
 
     Raises:
         AdapterFileError: When it is no adapter, mixes several, or lacks something; the message

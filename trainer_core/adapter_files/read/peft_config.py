@@ -120,12 +120,8 @@ class PeftConfig:
     ) -> tuple[LayerState, float | None]:
         """Give a layer, by its path without prefix, the scale that the configuration says.
 
-        Args:
-            outline: The layer without values, with the alpha that the file says.
-            own: Whether the file says one.
-
-        Returns:
-            The outline with the right alpha; what its delta is multiplied by besides, or None.
+        The outline has the alpha that the file says, or with `own` false none. Gives it with the
+        right alpha, and what its delta is multiplied by besides, or None.
 
         Raises:
             AdapterFileError: When the file says another rank or scale.

@@ -81,9 +81,8 @@ def resize_adapter(
 def known_settings(state: AdapterState, changed: Mapping[str, object]) -> dict[str, object]:
     """An adapter's settings with some of them changed.
 
-    Args:
-        state: The adapter. Its settings may come from anybody's header: where they are not such as
-            this trainer writes, the defaults stand for them.
+    Its own may come from anybody's header: where they are not such as this trainer writes, the
+    defaults stand for them.
     """
     changed = {"kind": state.kind, **changed}
     kept = {n: value for n, value in state.settings.items() if n in AdapterConfig.model_fields}

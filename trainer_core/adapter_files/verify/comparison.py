@@ -406,13 +406,9 @@ def probes(columns: int, dtype: torch.dtype = torch.float64) -> Tensor:
 
 
 def delta_product(x: Tensor, kind: str, tensors: Mapping[str, Tensor], scale: float) -> Tensor:
-    """Multiply vectors by the delta that factors make; DoRA's magnitude is passed over.
+    """Multiply vectors `[n, in]` by the delta that factors make, without DoRA's magnitude.
 
-    Args:
-        x: `[n, in]`, of a convolution `[n, in * window]`.
-
-    Returns:
-        `[n, out]` in the number format of x.
+    Of a convolution they are `[n, in * window]`. Gives `[n, out]` in the number format of x.
     """
     wide = {name: each.to(x.dtype) for name, each in tensors.items() if name != DORA_SCALE}
     factors = as_matrices(wide)
@@ -439,9 +435,8 @@ def rounding_of(
 ) -> float:
     """How far a delta may be off because factors are rounded to a number format.
 
-    Returns:
-        A few times what rounding changes, relative: of a small layer the few factors may all be
-        rounded luckily. Above `MOST_ROUNDING` the format does not hold the factors.
+    A few times what rounding changes, relative: of a small layer the few factors may all be rounded
+    luckily. Above `MOST_ROUNDING` the format does not hold the factors.
     """
     # Multiplied, because a layout may multiply a factor before it is stored: what was read from a
     # file of the same format is rounded already, and would not be rounded again as it is.

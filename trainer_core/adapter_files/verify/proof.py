@@ -355,11 +355,9 @@ _SHORT = (torch.float16, torch.float8_e4m3fn, torch.float8_e5m2)
 def expected_loss(tensor: Tensor, dtype: torch.dtype) -> float:
     """How far a tensor is from what it was before it was rounded to its format, on the average.
 
-    A number is rounded by up to half a step, evenly spread: by a step over the root of 12. Steps
-    shrink with the number down to the format's smallest normal one, and no further.
-
-    Returns:
-        Norm of the expected error over the norm of the tensor; 0 for a tensor of zeros.
+    The norm of the expected error over that of the tensor; 0 for a tensor of zeros. A number is
+    rounded by up to half a step, evenly spread: by a step over the root of 12. Steps shrink with
+    the number down to the format's smallest normal one, and no further.
     """
     facts, values = torch.finfo(dtype), tensor.abs()
     size = float(values.square().sum().sqrt())

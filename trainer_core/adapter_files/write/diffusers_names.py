@@ -10,11 +10,9 @@ from ..names.text_names import is_text_layer
 
 
 def named_as_diffusers(state: AdapterState, key_map: KeyMap, layout: str) -> AdapterState:
-    """Give each layer the name that it has in Diffusers' model; no value is read.
+    """Give each layer the name that it has in Diffusers' model, for a layout; no value is read.
 
-    Args:
-        state: The adapter. A text encoder's layers have the same names everywhere.
-        layout: For which it is, in messages.
+    A text encoder's layers have the same names everywhere.
 
     Raises:
         AdapterError: When Diffusers' name of a layer is not known.

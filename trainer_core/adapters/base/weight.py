@@ -162,9 +162,6 @@ def whole(tensor: Tensor, name: str) -> Tensor:
 
     Parts of FSDP2 are gathered, for which every process has to ask at once.
 
-    Returns:
-        The tensor itself where it is whole already.
-
     Raises:
         AdapterError: When it is a part that cannot be gathered from here.
     """
@@ -180,11 +177,7 @@ def whole(tensor: Tensor, name: str) -> Tensor:
 
 
 def refuse_part(weight: Tensor, name: str, purpose: str) -> None:
-    """Refuse a weight whose other parts are in other processes.
-
-    Args:
-        weight: A layer's frozen weight.
-        purpose: What needs it as a whole.
+    """Refuse a frozen weight whose other parts are in other processes, for what needs it whole.
 
     Raises:
         AdapterError: When it is a part.

@@ -57,11 +57,7 @@ class Directions:
         self._seen = 0
 
     def add(self, rows: Tensor) -> None:
-        """Take another batch into account.
-
-        Args:
-            rows: `[n, in]`, float32, with n at least 1, where decompositions work.
-        """
+        """Take a batch `[n, in]`, n at least 1, into account: float32, where they decompose."""
         new, mean = rows.shape[0], rows.mean(dim=0, dtype=torch.float64)
         total = self._seen + new
         centred = rows - mean
@@ -90,14 +86,9 @@ class Directions:
         return bool(((before * now).sum(dim=1) >= _SETTLED).all())
 
     def completed(self, rank: int, generator: torch.Generator) -> Tensor:
-        """The first directions, and random ones beside them where fewer were found.
+        """The first directions `[rank, in]`, orthonormal; random ones where fewer were found.
 
-        Args:
-            rank: How many, at most `in`.
-            generator: On the CPU.
-
-        Returns:
-            `[rank, in]`, orthonormal.
+        The rank is at most `in`; the generator is on the CPU.
         """
         assert self.found is not None
         found = self.found[:rank]

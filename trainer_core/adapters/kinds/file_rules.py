@@ -169,8 +169,7 @@ class FileRules(ABC):
     def alpha_rank(self, tensors: Tensors) -> int | None:
         """The number by which ComfyUI's and LyCORIS's readers divide a file's alpha.
 
-        Returns:
-            None when nothing is low-rank, so that alpha is ignored.
+        None when nothing is low-rank, so that alpha is ignored.
         """
         found = (tensors[name].shape[0] for name in self.rank_factors if name in tensors)
         return next(found, None)

@@ -80,13 +80,9 @@ class FluxEncoders:
         return *own, self.text_encoder_2
 
     def encode_image(self, pixels: Tensor) -> Tensor:
-        """Images in [-1, 1] to normalised latents, float32.
+        """Images `[B, 3, H, W]` in [-1, 1] to normalised latents `[B, C, h, w]`, float32.
 
-        Args:
-            pixels: `[B, 3, H, W]`; of the control images of Fill `[B, 4, H, W]`.
-
-        Returns:
-            `[B, C, h, w]`; of transparent images `[B, C + 64, h, w]`.
+        Control images of Fill have transparency, `[B, 4, H, W]`: `[B, C + 64, h, w]`.
         """
         if pixels.shape[1] == 3:
             return self.vae.encode(pixels)
@@ -94,16 +90,11 @@ class FluxEncoders:
 
     @torch.no_grad()
     def encode_text(self, caption: str, controls: Sequence[Image] = ()) -> Conditioning:
-        """Encode a caption.
+        """Encode a caption, which may be empty; the text encoders do not see control images.
 
-        Args:
-            caption: The caption or instruction; may be empty.
-            controls: The control image of the edit variant; the text encoders do not see it.
-
-        Returns:
-            ``text_embeddings`` `[L, D]` of T5 and ``pooled_text`` `[P]` of CLIP, float32; where
-            CLIP is a part of the denoiser, ``clip_tokens`` `[77]` for it. The denoiser attends to
-            the padding as well, as it did when it was trained.
+        ``text_embeddings`` `[L, D]` of T5 and ``pooled_text`` `[P]` of CLIP, float32; where CLIP is
+        a part of the denoiser, ``clip_tokens`` `[77]` for it. The denoiser attends to the padding
+        as well, as it did when it was trained.
 
         Raises:
             DatasetError: When the number of control images does not fit the variant.

@@ -50,11 +50,9 @@ load_vae = partial(load_vae_of, "diffusers.AutoencoderKLQwenImage21", qwen_vae)
 
 
 def prompt_text(caption: str, counts: Sequence[int]) -> str:
-    """What the text encoder reads.
+    """What the text encoder reads; an empty caption is a space, as in the pipeline.
 
-    Args:
-        caption: The caption or instruction; an empty one is read as a space, as in the pipeline.
-        counts: Number of image tokens of each reference image.
+    `counts` are numbers of image tokens, of each reference image.
     """
     shown = " ".join(
         f"<image{number}><|vision_start|>{IMAGE * count}<|vision_end|>"

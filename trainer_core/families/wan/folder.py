@@ -21,8 +21,7 @@ _REMEDY = "Train it in ComfyUI, through Base From Model, or name a folder of Wan
 def boundary(folder: Path) -> float | None:
     """The noise level at which a folder's pipeline goes over from one denoiser to the other.
 
-    Returns:
-        None where it has one denoiser.
+    None where it has one denoiser.
 
     Raises:
         BaseModelError: When it has two, and says no level between 0 and 1, or nothing that can be

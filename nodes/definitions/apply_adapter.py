@@ -47,7 +47,7 @@ class ApplyAdapter(io.ComfyNode):
         cls, model: Any, clip: Any, lora: Any, strength_model: float, strength_clip: float
     ) -> io.NodeOutput:
         """Patch copies of both."""
-        from ..host.adapters import with_adapter
+        from ..host.adapter_patches import with_adapter
 
         return io.NodeOutput(*with_adapter(model, clip, lora, strength_model, strength_clip))
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from comfy_api.latest import io
 
-from ..services.experts import AUTO, SWITCH_AT, ExpertInputs
+from ..services.expert_models import AUTO, SWITCH_AT, ExpertInputs
 from . import sockets
 from .setting_inputs import SettingInput, section_values
 
@@ -45,9 +45,7 @@ class BaseFromModel(io.ComfyNode):
                     "base.",
                 ),
                 *(each.input() for each in cls.SETTINGS),
-                *sockets.expert_inputs(),
-                sockets.vision_input(),
-                sockets.audio_input(),
+                *sockets.model_inputs(),
             ],
             outputs=[sockets.Base.Output(display_name="base")],
         )

@@ -76,7 +76,7 @@ class CacheEmbeddings(io.ComfyNode):
     @classmethod
     def fingerprint_inputs(cls, **inputs: Any) -> int:
         """Changes when encoded files were deleted."""
-        from ..services.run_files import WATCH
+        from ..services.rerun_stamps import WATCH
 
         return WATCH.missing_count(comfy_host.cache_folder())
 
@@ -92,7 +92,7 @@ class CacheEmbeddings(io.ComfyNode):
     ) -> io.NodeOutput:
         """Encode what is missing."""
         from ..services.graph_run import encode
-        from ..services.run_files import WATCH
+        from ..services.rerun_stamps import WATCH
 
         comfy_host.require_libraries()
         options = section_values(cls.SETTINGS, inputs)

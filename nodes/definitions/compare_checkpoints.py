@@ -95,7 +95,7 @@ class CompareCheckpoints(io.ComfyNode):
         clip_vision: Any = None,
     ) -> io.NodeOutput:
         """Generate, and write the grid."""
-        from ..services.comparison import compare_run
+        from ..services.checkpoint_comparison import compare_run
 
         comfy_host.require_libraries()
         node_id, chosen = str(cls.hidden.unique_id), (checkpoints, strengths)

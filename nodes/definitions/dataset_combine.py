@@ -55,7 +55,7 @@ class DatasetCombine(io.ComfyNode):
     @classmethod
     def execute(cls, datasets: Mapping[str, DatasetChoice]) -> io.NodeOutput:
         """Join what is connected, in the inputs' order."""
-        from ..services.combined_datasets import combined
+        from ..services.datasets.combined import combined
         from ..services.node_checks import check_dataset
 
         whole = combined([each for each in datasets.values() if each is not None])

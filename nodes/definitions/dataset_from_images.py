@@ -81,7 +81,7 @@ class DatasetImages(io.ComfyNode):
     ) -> io.NodeOutput:
         """Keep the images as files and describe them as a folder."""
         from ..services.choices import DatasetChoice
-        from ..services.image_folder import GivenImages, image_dataset
+        from ..services.datasets.image_folder import GivenImages, image_dataset
         from ..services.node_checks import check_dataset
 
         first = {name: value[0] for name, value in inputs.items()}

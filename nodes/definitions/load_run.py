@@ -56,7 +56,7 @@ class LoadRun(io.ComfyNode):
     def execute(cls, run: str, checkpoint: int) -> io.NodeOutput:
         """Read the run."""
         from ..services.graph_run import run_outputs
-        from ..services.run_files import load_run
+        from ..services.load_run import load_run
 
         comfy_host.require_libraries()
         handle, losses = load_run(comfy_host.run_path(run), checkpoint)

@@ -62,8 +62,8 @@ class ProposeCaptions(io.ComfyNode):
         caption_extension: list[str] | None = None,
     ) -> io.NodeOutput:
         """Keep the texts as proposals."""
-        from ..services.caption_proposals import single
-        from ..services.dataset_routes import proposed
+        from ..services.dataset_dialog.caption_proposals import single
+        from ..services.dataset_dialog.routes import proposed
 
         extension = single("caption_extension", caption_extension or [".txt"])
         report = proposed(single("folder", folder), images, texts, extension)

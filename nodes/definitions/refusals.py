@@ -15,8 +15,8 @@ from pathlib import Path
 from comfy_api.latest import io
 
 from ...trainer_core.errors import InputError, RunError, TrainerError
-from ..host import comfy_host, queued
-from ..services import asked_settings
+from ..host import comfy_host, queued_prompt
+from ..services.panel import prompt_settings
 
 EVENT = "adapter_trainer.error"
 
@@ -80,7 +80,7 @@ def schema_of(node_class: object) -> io.Schema | None:
     return next((own for own in map(_schema, _NODES) if own.node_id == node_class), None)
 
 
-asked_settings.know(settings_of)
+prompt_settings.know(settings_of)
 
 
 def as_shown(
@@ -91,7 +91,7 @@ def as_shown(
     `makers` are titles of nodes whose inputs it speaks of where several have the same setting.
     """
     refusal = told_by(node, error, makers)
-    from ..services.panel import PANEL
+    from ..services.panel.messages import PANEL
 
     node_id = comfy_host.current_node()
     in_panel = PANEL.explain(node_id, comfy_host.current_prompt(), refusal)
@@ -103,7 +103,7 @@ def as_shown(
 def as_refused(node: type[io.ComfyNode], error: TrainerError) -> str:
     """What ComfyUI is to say of an error in a prompt that it therefore does not queue."""
     shown = told_by(node, error)
-    queued.tell_sender(EVENT, {**_address(node), **shown})
+    queued_prompt.tell_sender(EVENT, {**_address(node), **shown})
     return str(InputError(shown["found"], shown["expected"], shown["remedy"]))
 
 
@@ -112,7 +112,7 @@ def _address(node: type[io.ComfyNode]) -> dict[str, str]:
     schema = _schema(node)
     return {
         "node_id": comfy_host.current_node(),
-        "workflow": queued.workflow(),
+        "workflow": queued_prompt.workflow(),
         "class_type": schema.node_id,
         "title": schema.display_name or "",
     }

@@ -73,7 +73,7 @@ class SaveAdapter(io.ComfyNode):
         dtype: str = "keep",
     ) -> io.NodeOutput:
         """Write the file."""
-        from ..services.adapter_files import write_adapter_file, written_text
+        from ..services.loras_folder import write_adapter_file, written_text
 
         if (run is None) == (lora is None):
             raise InputError(
@@ -89,7 +89,7 @@ class SaveAdapter(io.ComfyNode):
 
 
 def _check(inputs: Mapping[str, Any]) -> None:
-    from ..services.adapter_files import check_file_name
+    from ..services.loras_folder import check_file_name
 
     if inputs.get("name"):
         check_file_name(inputs["name"])

@@ -18,9 +18,9 @@ from comfy_api.latest import io
 
 from ...trainer_core.errors import InputError, TrainerError
 from ...trainer_core.printable import shortened
-from ..host import comfy_host, queued
+from ..host import comfy_host, queued_prompt
 from ..host.folders import file_stamp
-from ..services.experts import AUTO, ROLES, SWITCH_AT
+from ..services.expert_models import AUTO, ROLES, SWITCH_AT
 from .refusals import as_refused, as_shown, know, schema_of
 from .setting_inputs import SettingInput, section_values
 
@@ -51,23 +51,13 @@ _WIDGETS: Mapping[str, type | tuple[type, ...]] = {
 }
 
 
-def vision_input() -> io.Input:
-    """The vision model of a MODEL of videos."""
-    return io.ClipVision.Input(
-        "clip_vision",
-        optional=True,
-        tooltip="Connect Load CLIP Vision for a model of videos that sees the first frame through "
-        "it: Wan 2.1 I2V, HunyuanVideo 1.5. Others need none.",
-    )
-
-
-def audio_input() -> io.Input:
-    """The VAE of the sound of a MODEL that makes video and sound."""
+def preview_vae_input() -> io.Input:
+    """The VAE of a node that trains on encoded images."""
     return io.Vae.Input(
-        "audio_vae",
+        "vae",
         optional=True,
-        tooltip="Connect Load LTXV Audio VAE to train clips of LTX-2 with their sound. Left open, "
-        "clips are trained without it. MiniMax-H3 needs its own: Load VAE.",
+        tooltip="Connect it to see previews; without it there are none. Leave it open for the "
+        "embedded base, which has its own. It decodes previews.",
     )
 
 
@@ -85,8 +75,8 @@ def training_inputs(base: str) -> list[io.Input]:
     ]
 
 
-def expert_inputs() -> list[io.Input]:
-    """Which of two MODELs one is, where each samples its own levels of noise."""
+def model_inputs() -> list[io.Input]:
+    """What belongs to a MODEL that is trained: the other of two experts, its eyes, its sound."""
     return [
         io.Combo.Input(
             "expert",
@@ -115,6 +105,18 @@ def expert_inputs() -> list[io.Input]:
             advanced=True,
             tooltip="Leave it at 0.5, as ComfyUI's workflows have it; set it where yours differs. "
             "Share of the sampling steps that the expert for high noise makes.",
+        ),
+        io.ClipVision.Input(
+            "clip_vision",
+            optional=True,
+            tooltip="Connect Load CLIP Vision for a model of videos that sees the first frame "
+            "through it: Wan 2.1 I2V, HunyuanVideo 1.5. Others need none.",
+        ),
+        io.Vae.Input(
+            "audio_vae",
+            optional=True,
+            tooltip="Connect Load LTXV Audio VAE to train clips of LTX-2 with their sound. Left "
+            "open, clips are trained without it. MiniMax-H3 needs its own: Load VAE.",
         ),
     ]
 
@@ -260,7 +262,7 @@ def refusal(node: type[io.ComfyNode], check: Callable[[Mapping[str, Any]], None]
     Returns:
         True, or what is wrong, in lines.
     """
-    constants = queued.constants(comfy_host.current_node())
+    constants = queued_prompt.constants(comfy_host.current_node())
     if constants is None or comfy_host.is_busy():
         return True
     try:

@@ -46,13 +46,7 @@ class TrainAdapter(io.ComfyNode):
                 *sockets.training_inputs(
                     "Connect Load Training Base: the model that you will generate with later."
                 ),
-                io.Vae.Input(
-                    "vae",
-                    optional=True,
-                    tooltip="Connect it to see previews; without it there are none. Leave it "
-                    "open for the embedded base, which has its own. It decodes "
-                    "previews.",
-                ),
+                sockets.preview_vae_input(),
                 *(each.input() for each in RUN_SETTINGS),
                 io.Boolean.Input(
                     "resume",
@@ -85,14 +79,14 @@ class TrainAdapter(io.ComfyNode):
 
         Whether there is the checkpoint is left to `execute`, which says what to do.
         """
-        from ..services.choices import check_run_name
+        from ..services.run_config import check_run_name
 
         return sockets.refusal(cls, check_run_name)
 
     @classmethod
     def fingerprint_inputs(cls, name: str | None, **inputs: Any) -> str:
         """Changes when the adapter that this node handed on was deleted, or is to go on."""
-        from ..services.run_files import train_stamp
+        from ..services.rerun_stamps import train_stamp
 
         return train_stamp(str(cls.hidden.unique_id), name)
 
@@ -111,7 +105,7 @@ class TrainAdapter(io.ComfyNode):
     ) -> io.NodeOutput:
         """Train, or go on."""
         from ..services.graph_run import run_outputs, run_training, shown_run
-        from ..services.run_files import ADAPTERS
+        from ..services.rerun_stamps import ADAPTERS
 
         comfy_host.require_libraries()
         begin = _resume_setting(resume, str(resume_from))

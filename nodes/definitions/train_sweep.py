@@ -37,12 +37,7 @@ class TrainSweep(io.ComfyNode):
                 *sockets.training_inputs(
                     "Connect Load Training Base or Base From Model: the model of all trials."
                 ),
-                io.Vae.Input(
-                    "vae",
-                    optional=True,
-                    tooltip="Connect it to see previews; without it there are none. Leave it open "
-                    "for the embedded base, which has its own. It decodes previews.",
-                ),
+                sockets.preview_vae_input(),
                 *(each.input() for each in RUN_SETTINGS),
                 io.String.Input(
                     "grid",
@@ -67,7 +62,7 @@ class TrainSweep(io.ComfyNode):
     @classmethod
     def validate_inputs(cls, name: str | None = None, grid: str | None = None) -> bool | str:
         """Refuse a bad name or grid when the graph is queued; one that is linked comes later."""
-        from ..services.choices import check_run_name
+        from ..services.run_config import check_run_name
         from ..services.sweep_run import check_grid
 
         def check(inputs: Mapping[str, Any]) -> None:
@@ -79,7 +74,7 @@ class TrainSweep(io.ComfyNode):
     @classmethod
     def fingerprint_inputs(cls, name: str | None, **inputs: Any) -> str:
         """Changes when the adapter that this node handed on was deleted."""
-        from ..services.run_files import train_stamp
+        from ..services.rerun_stamps import train_stamp
 
         return train_stamp(str(cls.hidden.unique_id), name)
 
@@ -97,7 +92,7 @@ class TrainSweep(io.ComfyNode):
     ) -> io.NodeOutput:
         """Train, or go on."""
         from ..services.graph_run import run_outputs, shown_run
-        from ..services.run_files import ADAPTERS
+        from ..services.rerun_stamps import ADAPTERS
         from ..services.sweep_run import train_sweep
 
         comfy_host.require_libraries()

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ...trainer_core.errors import InputError
-from ...trainer_core.families import native_model
-from .graph_inputs import ordinary, require_plain, vae_identity
+from ...trainer_core.families import graph_model_layers
+from .clip_and_vae_inputs import ordinary, require_plain, vae_identity
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ...trainer_core.families.lent import LentSound
+    from ...trainer_core.families.graph_model_denoiser import LentSound
     from ...trainer_core.types import Sound
     from .graph_model import GraphModel
 
@@ -46,7 +46,7 @@ def require_audio_vae(vae: Any, model: GraphModel, rate: float | None = None) ->
             "the VAE of its sound: it makes no clip and no image without",
             f"Connect Load VAE with that file to {_SOCKET}.",
         )
-    if not native_model.makes_sound(model.denoiser):
+    if not graph_model_layers.makes_sound(model.denoiser):
         raise InputError(
             f"a VAE at the {_SOCKET} input, and a MODEL that makes no sound ({model.kind})",
             "a MODEL that makes video and sound, such as LTX-2",
@@ -89,7 +89,7 @@ class AudioVae:
 
     def lent(self, rate: float, *, always: bool = False) -> LentSound:
         """The VAE for previews of so many frames a second; `always` as of `LentSound`."""
-        from ...trainer_core.families.lent import LentSound
+        from ...trainer_core.families.graph_model_denoiser import LentSound
 
         return LentSound(lambda frames: self.shape(frames / rate), self.decode, always)
 

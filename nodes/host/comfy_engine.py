@@ -21,7 +21,7 @@ import torch
 from torch import is_grad_enabled as grad_enabled
 
 from ...trainer_core.device import has_own_attention
-from .graph_inputs import ATTENTION
+from .clip_and_vae_inputs import ATTENTION
 from .ordinary_tensors import ordinary_alias
 
 if TYPE_CHECKING:
@@ -125,9 +125,9 @@ def differentiable_kernels() -> Iterator[None]:
 
 def makes_sound(patcher: Any) -> bool:
     """Whether a MODEL of videos makes their sound too."""
-    from ...trainer_core.families import native_model
+    from ...trainer_core.families import graph_model_layers
 
-    return native_model.makes_sound(patcher.model.diffusion_model)
+    return graph_model_layers.makes_sound(patcher.model.diffusion_model)
 
 
 def replaces_attention() -> bool:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from . import comfy_host
-from .graph_inputs import Vae, ordinary
+from .clip_and_vae_inputs import Vae, ordinary
 
 if TYPE_CHECKING:
     from torch import Tensor

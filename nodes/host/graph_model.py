@@ -10,11 +10,11 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from ...trainer_core.errors import BaseModelError
-from ...trainer_core.families.distilled import distilled_word, is_turned_round
+from ...trainer_core.families.base_names import distilled_word, is_turned_round
 from . import comfy_host, reference_images
+from .clip_and_vae_inputs import options_fingerprint, require_trainable, weights_fingerprint
 from .control_clips import control_rule
-from .graph_inputs import options_fingerprint, require_trainable, weights_fingerprint
-from .plain_encoders import LatentSpace
+from .model_encoders import LatentSpace
 from .start_frames import start_frames
 
 if TYPE_CHECKING:

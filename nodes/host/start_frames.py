@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ...trainer_core.errors import BaseModelError
 from ...trainer_core.types import ENDS, START, StartFrames
 from . import comfy_host
-from .graph_inputs import Vae, ordinary, require, weights_fingerprint
+from .clip_and_vae_inputs import Vae, ordinary, require, weights_fingerprint
 
 if TYPE_CHECKING:
     import torch

@@ -29,7 +29,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.overrides import TorchFunctionMode
 
 from ...trainer_core.errors import RunError
-from .graph_inputs import made_by
+from .clip_and_vae_inputs import made_by
 from .ordinary_tensors import ordinary_alias
 
 _REBOUND: dict[str, Callable[..., Tensor]] = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from .image_folder import single_images
+from .datasets.image_folder import single_images
 
 if TYPE_CHECKING:
     from torch import Tensor

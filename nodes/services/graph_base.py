@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...trainer_core.families.lent import GRAPH_MODEL
+from ...trainer_core.families.graph_model_denoiser import GRAPH_MODEL
 from .choices import BaseChoice
-from .experts import ExpertInputs, expert_of
+from .expert_models import ExpertInputs, expert_of
 
 
 def base_of_model(

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Literal
 from ...trainer_core.config import RunConfig
 from ...trainer_core.errors import ConfigError, TrainerError
 from ..host import comfy_host
-from .adapter_files import adapter_tensors, as_source
 from .choices import (
     AdapterChoice,
     BaseChoice,
@@ -21,13 +20,12 @@ from .choices import (
     PreviewChoice,
     RunHandle,
     SettingsChoice,
-    run_config,
-    training_config,
 )
-from .experts import HIGH, LOW, may_be_expert
-from .kept_adapters import LoraKeeper
-from .panel import NodeObserver
-from .run_files import GoingOn
+from .expert_models import HIGH, LOW, may_be_expert
+from .loras_folder import LoraKeeper, adapter_tensors, as_source
+from .panel.messages import NodeObserver
+from .rerun_stamps import GoingOn
+from .run_config import run_config, training_config
 
 if TYPE_CHECKING:
     import torch
@@ -159,7 +157,7 @@ def source_of(
             rate=rate,
             audio=base.audio,
         )
-    from ..host.graph_encoders import graph_encoders
+    from ..host.family_encoders import graph_encoders
 
     length = base.values.get("text_length")
     return lambda family, location: graph_encoders(family, location, clip, vae, length, on_close)
@@ -222,8 +220,8 @@ def encode(
     from ...trainer_core.training import SingleProcess
     from ...trainer_core.training.prepare.encode_dataset import prepare, save_manifest
     from ..host.comfy_machine import ComfyMachine
-    from .combined_datasets import require_alone
-    from .image_marks import marks_of
+    from .datasets.combined import require_alone
+    from .datasets.content_marks import marks_of
 
     require_alone(dataset)
     shown = previews.values if previews else {}
@@ -250,7 +248,7 @@ def encode(
 
 def _require_trainable(config: RunConfig, base: BaseChoice, clip: Any) -> None:
     if config.training.text_encoder.train and base.model is not None:
-        from ..host.graph_text import require_trainable_text
+        from ..host.trained_text import require_trainable_text
 
         require_trainable_text(clip)
 

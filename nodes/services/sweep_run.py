@@ -12,8 +12,8 @@ from ...trainer_core.families.run_files import load_config
 from ..host import comfy_host
 from .choices import AdapterChoice, BaseChoice, EncodedCache, RunHandle, SettingsChoice
 from .graph_run import described_run, family_of, train_described
-from .panel import NodeObserver
-from .run_files import GoingOn
+from .panel.messages import NodeObserver
+from .rerun_stamps import GoingOn
 
 if TYPE_CHECKING:
     from ...trainer_core.training.observer import Event

@@ -15,9 +15,14 @@ from ..adapter_files.factors.fused_layers import matrix_sizes
 from ..adapter_files.factors.outlines import outline_of
 from ..adapter_files.metadata import own_facts
 from ..adapter_files.names.key_map import NATIVE_PREFIX, KeyMap
-from ..adapter_files.names.key_parsing import is_native, match_layer, misfits, native_of_patch
-from ..adapter_files.names.video_names import VIDEO_MODELS
-from ..adapter_files.read.adapter_file import (
+from ..adapter_files.names.layer_match import (
+    is_native,
+    match_layer,
+    misfits,
+    native_of_patch,
+)
+from ..adapter_files.names.video_model_names import VIDEO_MODELS
+from ..adapter_files.read.read_adapter import (
     AdapterFile,
     adapter_weights,
     open_adapter,
@@ -25,18 +30,18 @@ from ..adapter_files.read.adapter_file import (
 )
 from ..adapter_files.verify.proof import adapter_shapes
 from ..errors import AdapterFileError
-from ..families.lent import GRAPH_MODEL
-from ..families.lent_family import named_family, video_family
+from ..families.graph_model_denoiser import GRAPH_MODEL
+from ..families.graph_model_family import named_family, video_family
 from ..families.registry import FAMILIES, get_family
 from ..tensors.safetensors_reader import Source, open_tensors
+from .base_weights import base_shapes, known_sizes
 from .header_layers import fitting, header_hint, layer_inputs, nearest, own_families, titles
-from .open import base_shapes, known_sizes
 
 if TYPE_CHECKING:
     from ..families.family import Family
     from ..families.published_sizes import PublishedSizes, Size
+    from .base_weights import BaseWeights
     from .foreign_models import Architecture
-    from .open import BaseWeights
 
 
 def adapter_family(path: Source, wanted: str | None = None, *, any_size: bool = False) -> Family:

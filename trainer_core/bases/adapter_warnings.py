@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from ..adapter_files.factors.effective_delta import stretch_of
 from ..tensors.rounding import EIGHT_BIT, Loss
 from ..types import AdapterState
+from .base_weights import BaseWeights
 from .merge import made_tensors, plan_jobs
-from .open import BaseWeights
 
 MOST_LAYERS = 24
 """Layers that are looked at, in even steps over all: reading a whole base takes minutes."""

@@ -10,10 +10,11 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ..adapter_files.names.key_parsing import PATCH_ENDINGS, TEXT_PART, match_layer
+from ..adapter_files.names.key_layouts import PATCH_ENDINGS, TEXT_PART
+from ..adapter_files.names.layer_match import match_layer
 from ..families.registry import FAMILIES
+from .base_weights import known_sizes
 from .foreign_models import ARCHITECTURES, Architecture
-from .open import known_sizes
 
 if TYPE_CHECKING:
     from ..families.family import Family

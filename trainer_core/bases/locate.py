@@ -8,10 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..config import BaseSection
-from ..errors import BaseModelError, ConfigError
-from ..families.registry import FAMILIES, embedded_family
-from ..weights.base_location import EMBEDDED, BaseLocation, folder_identity
-from ..weights.base_path import (
+from ..config.base_path import (
     DENOISERS,
     base_file,
     local_folder,
@@ -20,14 +17,17 @@ from ..weights.base_path import (
     split_denoiser,
     split_hub,
 )
+from ..errors import BaseModelError, ConfigError
+from ..families.registry import FAMILIES, embedded_family
+from ..weights.base_location import EMBEDDED, BaseLocation, folder_identity
 from ..weights.diffusers_folder import check_part, class_name, is_whole, read_json
 from ..weights.header import WeightFile, check_formats, open_weights
-from .base_adapters import outline_base_adapters
 from .distilled import refuse_distilled
+from .read_base_adapters import outline_base_adapters
 
 if TYPE_CHECKING:
     from ..families.family import Family
-    from ..families.lent import LentDenoiser
+    from ..families.graph_model_denoiser import LentDenoiser
 
 _FILES = ("*.json", "*.safetensors", "*.txt", "*.model", "*.jinja")
 

@@ -24,9 +24,9 @@ from torch import Tensor
 from ..adapter_files.factors.effective_delta import check_size, effective_delta
 from ..adapter_files.factors.fused_layers import undivided_delta, undivided_parts
 from ..adapter_files.factors.outlines import outline_of, patch_outline
-from ..adapter_files.names.key_parsing import DROP
+from ..adapter_files.names.key_layouts import DROP
 from ..adapter_files.names.row_slices import RowSlice, take_rows
-from ..adapter_files.names.text_names import text_layers
+from ..adapter_files.names.text_encoder_names import text_layers
 from ..counters import counter_seed
 from ..errors import AdapterError, NonFiniteError
 from ..tensors.rounding import (
@@ -41,7 +41,7 @@ from ..tensors.rounding import (
 from ..tensors.widening import widened
 from ..types import AdapterState
 from ..weights.reading import TensorReader
-from .open import BaseFile, BaseWeights, Place
+from .base_weights import BaseFile, BaseWeights, Place
 
 Rounding = Literal["nearest", "stochastic"]
 Progress = Callable[[int, int, str], None]

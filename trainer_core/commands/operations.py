@@ -18,7 +18,7 @@ from .arguments import Arguments
 from .console import show, show_json
 
 if TYPE_CHECKING:
-    from ..adapter_files.read.file_content import AdapterFile
+    from ..adapter_files.read.adapter_file import AdapterFile
     from ..families.family import Family
     from ..types import AdapterState
 
@@ -207,7 +207,7 @@ class OutputForm:
         Raises:
             InputError: When a setting has a word that it does not know.
         """
-        from ..adapter_files.write.adapter_file import DTYPES, LAYOUTS
+        from ..adapter_files.write.write_adapter import DTYPES, LAYOUTS
 
         return cls(
             word_or(own, "layout", tuple(LAYOUTS), layout),
@@ -230,7 +230,7 @@ class OutputForm:
         Returns:
             The largest relative error that the number format makes in a tensor.
         """
-        from ..adapter_files.write.adapter_file import write_adapter
+        from ..adapter_files.write.write_adapter import write_adapter
 
         header = derived_header(state, family, source)
         written = write_adapter(
@@ -310,7 +310,7 @@ def _run_settings(value: object) -> dict[str, Any]:
 
 def kept_layout(files: Sequence[AdapterFile]) -> str:
     """The layout of the given files where they share one that is written; else comfyui."""
-    from ..adapter_files.write.adapter_file import LAYOUTS
+    from ..adapter_files.write.write_adapter import LAYOUTS
 
     layouts = {file.layout for file in files}
     only = layouts.pop() if len(layouts) == 1 else "comfyui"

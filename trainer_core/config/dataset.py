@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from .dialect import value_in_words
 from .folders import (
     OVERRIDES,
     CaptionSection,
@@ -22,6 +21,7 @@ from .folders import (
 from .preservation import PreservationSection, RegularizationSection
 from .section import Other, Problem, Section, section, setting
 from .slider import SliderSection
+from .yaml_dialect import value_in_words
 
 Policy = Literal["error", "skip"]
 _SMALLEST, _LARGEST = 32, 4096

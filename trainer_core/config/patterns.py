@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from ..errors import AdapterError
-from .dialect import value_in_words
 from .section import Problem
+from .yaml_dialect import value_in_words
 
 LONGEST_NAME = 128
 """Characters of a layer's name that the bound reckons with."""

@@ -15,7 +15,6 @@ from pydantic import BaseModel, ValidationError
 
 from ..errors import ConfigError
 from ..printable import MOST, grouped, nearest, shortened, single_line
-from .dialect import BACKSLASHES, LONGEST_VALUE, value_in_words
 from .run import CONFIG_VERSION, RunConfig, find_setting, walk_settings
 from .section import (
     Other,
@@ -27,6 +26,7 @@ from .section import (
     section_of,
     traits_of,
 )
+from .yaml_dialect import BACKSLASHES, LONGEST_VALUE, value_in_words
 
 
 def raise_problems(source: str, problems: Sequence[Problem]) -> None:

@@ -7,7 +7,6 @@ file can be moved together. In an override it is relative to the current folder,
 from __future__ import annotations
 
 import copy
-import re
 import textwrap
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -19,7 +18,7 @@ from pydantic.fields import FieldInfo
 from ..errors import ConfigError
 from ..filesystem.text_files import read_text
 from .adapter import AdapterConfig
-from .dialect import SIZE_LIMIT, format_value, format_yaml, parse_yaml, value_in_words
+from .base_path import has_hub_form
 from .problems import (
     can_be_path,
     contradictions,
@@ -39,8 +38,7 @@ from .section import (
     section_of,
     traits_of,
 )
-
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(/transformer(_2)?)?")
+from .yaml_dialect import SIZE_LIMIT, format_value, format_yaml, parse_yaml, value_in_words
 
 
 def load_config(
@@ -233,7 +231,7 @@ def _anchored(setting: str, value: Any, words: Collection[str], folder: Path) ->
     if setting == "resume" and names_step(value):
         return value
     path = folder / _expanded(value, setting)
-    if setting == "base.path" and _HUB_ID.fullmatch(value) and not path.exists():
+    if setting == "base.path" and has_hub_form(value) and not path.exists():
         return value
     return str(path)
 

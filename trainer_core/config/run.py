@@ -14,11 +14,11 @@ from pydantic.fields import FieldInfo
 from ..filesystem.file_names import EXPECTED, name_mistake
 from .adapter import AdapterConfig
 from .dataset import DatasetSection
-from .dialect import value_in_words
 from .memory import RECOVERABLE, BaseFormat, MemorySection
 from .preview import PreviewSection, Variant
 from .section import Other, Problem, Resumed, Section, section, section_of, setting, traits_of
 from .training import TrainingSection
+from .yaml_dialect import value_in_words
 
 
 class BaseAdapter(Section):

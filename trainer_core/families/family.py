@@ -21,7 +21,7 @@ from ..weights.base_format import Packing
 from ..weights.diffusers_folder import read_json
 from ..weights.loading import Take, load_file, load_frozen, load_packed
 from ..weights.reading_part import reading_part
-from .distilled import distilled_by_name
+from .base_names import distilled_by_name
 from .family_specs import (
     BaseFiles,
     LatentSpec,
@@ -31,8 +31,8 @@ from .family_specs import (
     SecondBase,
     TextSpec,
 )
+from .graph_model_denoiser import LentDenoiser
 from .graph_spec import GraphSpec
-from .lent import LentDenoiser
 from .trainable_text import CLIP_L, with_tokens
 
 NAME_THE_OTHER = "Or name the other model's file as base.other_expert."
@@ -177,6 +177,19 @@ class Family:
         if frames > 1 and self.clips is not None:
             deep = (self.clips.latent_frames(frames),)
         return channels, *deep, self.latents.patch * high, self.latents.patch * wide
+
+    def control_shape(
+        self, location: BaseLocation, width: int, height: int
+    ) -> tuple[int, int, int]:
+        """As `latent_shape`, of a control image, whose transparent area a base may fill."""
+        channels, *_, high, wide = self.latent_shape(location, width, height)
+        if location.variant in self.latents.filled:
+            channels += (height // high) * (width // wide)
+        return channels, high, wide
+
+    def control_channels(self, variant: str) -> int:
+        """Channels of a control image's pixels."""
+        return 4 if variant in self.latents.filled else self.pixel_channels(variant)
 
     @property
     def clips(self) -> FrameGrid | None:

@@ -16,7 +16,7 @@ from ..config.adapter import AdapterKind
 from ..config.presets import FOLDER, PLAN, Figure, Layer, merged, read_layers
 from ..errors import ConfigError
 from ..printable import nearest
-from .lent import GRAPH_MODEL
+from .graph_model_denoiser import GRAPH_MODEL
 from .registry import PACKAGES
 
 GOALS = ("person", "style", "object", "edit")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import BaseModelError
 from ..printable import nearest
-from .lent import GRAPH_MODEL, only_the_host
+from .graph_model_denoiser import GRAPH_MODEL, only_the_host
 
 if TYPE_CHECKING:
     from .family import Family

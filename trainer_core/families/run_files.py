@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from ..config import RunConfig, reading
-from ..config.dialect import format_value
 from ..config.optimizer import OWN_DEFAULTS
 from ..config.reading import commented_run_file
+from ..config.yaml_dialect import format_value
 from ..errors import ConfigError
 from ..printable import nearest
-from .lent import GRAPH_MODEL
+from .graph_model_denoiser import GRAPH_MODEL
 from .registry import PACKAGES
 
 Template = Mapping[str, Any]

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..adapter_files.names.text_names import TARGETS, TEXT_ENCODER, text_layers
+from ..adapter_files.names.text_encoder_names import TARGETS, TEXT_ENCODER, text_layers
 from ..config import RunConfig
 from ..config.adapter import ROTATIONS
 from ..errors import AdapterError

@@ -11,9 +11,9 @@ from tests.fixtures.combinations import rarely
 from tests.fixtures.foreign_models import MODELS, attention, model_layers, write_lora
 from tests.fixtures.full_size import full_size_transformer
 from tests.fixtures.tables import table
-from trainer_core.adapter_files.names.video_names import video_model_of
+from trainer_core.adapter_files.names.video_model_names import video_model_of
 from trainer_core.bases.adapter_family import adapter_family, other_models
-from trainer_core.bases.open import known_sizes
+from trainer_core.bases.base_weights import known_sizes
 from trainer_core.cli import main
 from trainer_core.errors import AdapterFileError
 from trainer_core.families.registry import FAMILIES

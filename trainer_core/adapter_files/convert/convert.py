@@ -17,14 +17,15 @@ from ...types import AdapterState
 from ..factors.fused_layers import undivided_layers
 from ..factors.outlines import outlines_of
 from ..metadata import kept_header
+from ..names.key_layouts import count_kinds, patch_kinds
 from ..names.key_map import ALPHA_SUFFIX, KeyMap, native_key
-from ..names.key_parsing import count_kinds, native_of_patch, patch_kinds
-from ..read.adapter_file import adapter_files, adapter_weights, open_adapter, refuse_unread
-from ..read.experts import experts_of
-from ..read.file_content import AdapterFile
+from ..names.layer_match import native_of_patch
+from ..read.adapter_file import AdapterFile
+from ..read.expert_parts import experts_of
 from ..read.peft_config import CONFIG_NAME, WEIGHTS_NAME
+from ..read.read_adapter import adapter_files, adapter_weights, open_adapter, refuse_unread
 from ..verify.proof import COARSE, exchanged_layers
-from ..write.adapter_file import LAYOUTS, Watch, Written, write_adapter
+from ..write.write_adapter import LAYOUTS, Watch, Written, write_adapter
 from .adapt_to_layout import Adapted, ConversionOptions, WeightOf, adapt_to_layout
 
 EXACT = 1e-6

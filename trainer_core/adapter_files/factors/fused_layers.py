@@ -44,7 +44,7 @@ from collections.abc import Iterable
 from ...adapters.dora import axis_of
 from ...types import AdapterState
 from ..names.key_map import KeyMap
-from ..names.key_parsing import native_modules
+from ..names.layer_match import native_modules
 from ..names.row_slices import InexactSliceError, RowSlice, put_rows, slice_layer
 from .effective_delta import effective_delta
 from .outlines import outline_of

@@ -19,7 +19,7 @@ from ...errors import AdapterFileError
 from ...tensors.safetensors_reader import broken
 from ...tensors.safetensors_writer import TensorInfo
 from ...types import LayerState
-from ..names.key_parsing import MAGNITUDE
+from ..names.key_layouts import MAGNITUDE
 
 _LARGEST_RANK = 2**31
 """Beyond what a rank can be; some programs write such an alpha where none has an effect."""

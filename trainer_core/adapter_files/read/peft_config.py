@@ -22,8 +22,8 @@ from ...config.patterns import LONGEST_NAME, NO_EXPRESSION, pattern_mistake
 from ...errors import AdapterFileError
 from ...filesystem.text_files import parse_json, read_text
 from ...types import LayerState
+from ..names.key_layouts import KIND_TITLES
 from ..names.key_map import DIFFUSERS_PREFIX, UNET_PREFIX
-from ..names.key_parsing import KIND_TITLES
 
 WEIGHTS_NAME, CONFIG_NAME = "adapter_model.safetensors", "adapter_config.json"
 """The two files of a PEFT folder."""

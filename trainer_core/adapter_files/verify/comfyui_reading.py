@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 
 from ...adapters.kinds.file_rules import SKIPS, STOPS, Fault, Shape
 from ...adapters.kinds.registry import FILE_RULES
+from ..names.key_layouts import respelt
 from ..names.key_map import ComfyuiPlace, bias_of
-from ..names.key_parsing import respelt
 
 _GLORA = (".a1.weight", ".a2.weight", ".b1.weight", ".b2.weight")
 _GLORA_KIND = "glora"

@@ -27,11 +27,11 @@ from ...tensors.safetensors_reader import Source, TensorFile, open_tensors
 from ...types import AdapterState, LayerState
 from ..factors.fused_layers import undivided_layers
 from ..factors.outlines import outline_of, outlines_of, patch_outline
+from ..names.key_layouts import FACTOR_ENDINGS
 from ..names.key_map import WEIGHT, KeyMap, Shapes, is_swapped, native_layer, patched_tensor
-from ..names.key_parsing import FACTOR_ENDINGS
-from ..names.text_names import text_layers
-from ..read.adapter_file import adapter_weights, open_adapter
-from .comparison import LOADED, MOST_ROUNDING, Comparison, LayerProof, TensorProof
+from ..names.text_encoder_names import text_layers
+from ..read.read_adapter import adapter_weights, open_adapter
+from .delta_comparison import LOADED, MOST_ROUNDING, Comparison, LayerProof, TensorProof
 
 BLIND = (
     "whether the file holds what was trained. Two readings of one file agree however it was made; "

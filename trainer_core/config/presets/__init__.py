@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from ...errors import ConfigError
 from ...filesystem.text_files import read_text
-from ..dialect import parse_yaml
+from ..yaml_dialect import parse_yaml
 
 PLAN: Mapping[str, str] = {
     "plan.samples": "samples of the own images that a run sees, over the root of their number",

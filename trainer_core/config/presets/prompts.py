@@ -7,8 +7,8 @@ from pathlib import Path
 
 from ...errors import ConfigError
 from ...filesystem.text_files import read_text
-from ..dialect import parse_yaml
 from ..preview import as_text
+from ..yaml_dialect import parse_yaml
 
 _FILE = Path(__file__).with_name("prompts.yaml")
 _MOST = 4

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from ...adapter_files.names.text_names import TEXT_ENCODER
+from ...adapter_files.names.text_encoder_names import TEXT_ENCODER
 from ...data.captions import CountTokens
 from ...errors import DatasetError
 from ...types import Conditioning

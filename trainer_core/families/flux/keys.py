@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ...adapter_files.names.key_map import with_text_encoders
-from ...adapter_files.names.text_names import KOHYA_PREFIXES, TEXT_ENCODER
+from ...adapter_files.names.text_encoder_names import KOHYA_PREFIXES, TEXT_ENCODER
 from ...weights.file_spec import FileSpec
 from ...weights.header import WeightFile
 from ..diffusers_parts import check_heads, layer_names, origin_by_names

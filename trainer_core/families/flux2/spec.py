@@ -10,8 +10,8 @@ from ...diffusion.sigma import ShiftSettings
 from ...weights.base_location import BaseLocation
 from ...weights.diffusers_folder import read_json
 from ...weights.file_spec import FolderSpec
+from ..base_names import base_name, distilled_by_name, says_not_distilled
 from ..diffusers_parts import read_shift
-from ..distilled import base_name, distilled_by_name, says_not_distilled
 from ..family import Family
 from ..family_specs import BaseFiles, HeaderNames, LatentSpec, LayerSpec, PredictionSpec, TextSpec
 from ..flux_blocks import ATTENTION, REPEATED_BLOCKS, ROUTED, SHARED_INPUTS, UNEXPORTABLE

@@ -8,8 +8,8 @@ from ...diffusion.sigma import ShiftSettings
 from ...weights.base_location import BaseLocation
 from ...weights.diffusers_folder import read_json
 from ...weights.file_spec import FolderSpec
+from ..base_names import distilled_by_name
 from ..diffusers_parts import read_shift
-from ..distilled import distilled_by_name
 from ..family import Family
 from ..family_specs import (
     BaseFiles,

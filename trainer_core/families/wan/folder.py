@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ...config.base_path import DENOISERS
 from ...errors import BaseModelError
-from ...weights.base_path import DENOISERS
 from ...weights.diffusers_folder import read_json
 from .keys import start_channels
 

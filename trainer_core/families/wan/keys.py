@@ -14,7 +14,7 @@ from typing import Any
 from torch import nn
 
 from ...adapter_files.names.key_map import ComfyuiName
-from ...adapter_files.names.video_names import VIDEO_MODELS
+from ...adapter_files.names.video_model_names import VIDEO_MODELS
 from ...weights.file_spec import FileSpec, Origin
 from ...weights.header import WeightFile
 from ..diffusers_parts import layer_names, origin_by_names

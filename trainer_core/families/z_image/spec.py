@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...diffusion.sigma import ShiftSettings
 from ...weights.base_location import BaseLocation
 from ...weights.file_spec import FolderSpec
-from ..distilled import distilled_by_name, says_not_distilled
+from ..base_names import distilled_by_name, says_not_distilled
 from ..family import Family
 from ..family_specs import (
     BaseFiles,

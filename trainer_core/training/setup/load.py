@@ -11,12 +11,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ...adapter_files.factors.base_adapters import BaseAdapters
-from ...adapter_files.names.text_names import is_text_layer
+from ...adapter_files.factors.put_on_base import BaseAdapters
+from ...adapter_files.names.text_encoder_names import is_text_layer
 from ...adapters import AttachedAdapter
+from ...adapters.max_weight_norm import WeightNormLimit, weight_norms
 from ...adapters.parameter_groups import pace_notes, parameter_groups
 from ...adapters.warm_start import start_from
-from ...adapters.weight_norm import WeightNormLimit, weight_norms
 from ...config import OptimizerSection, RunConfig
 from ...config.defaults import run_length
 from ...config.optimizer import waits_note

@@ -7,10 +7,10 @@ import contextlib
 import torch
 from torch import nn
 
-from ...adapter_files.factors.base_adapters import BaseAdapters, put_on_base
-from ...adapter_files.write.adapter_file import check_layouts
+from ...adapter_files.factors.put_on_base import BaseAdapters, put_on_base
+from ...adapter_files.write.write_adapter import check_layouts
 from ...adapters import AttachedAdapter
-from ...bases.base_adapters import read_base_adapters
+from ...bases.read_base_adapters import read_base_adapters
 from ...config import RunConfig
 from ...device import DTYPES, is_out_of_memory, release_memory
 from ...offload.checkpointed_blocks import checkpoint_blocks

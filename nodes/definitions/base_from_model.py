@@ -21,7 +21,6 @@ class BaseFromModel(io.ComfyNode):
 
     @classmethod
     def define_schema(cls) -> io.Schema:
-        """The node's inputs and outputs."""
         return io.Schema(
             node_id="AdapterTrainerBaseFromModel",
             display_name="Base From Model",

@@ -27,7 +27,6 @@ class CacheEmbeddings(io.ComfyNode):
 
     @classmethod
     def define_schema(cls) -> io.Schema:
-        """The node's inputs and outputs."""
         return io.Schema(
             node_id="AdapterTrainerCache",
             display_name="Cache Embeddings",
@@ -90,7 +89,6 @@ class CacheEmbeddings(io.ComfyNode):
         previews: PreviewChoice | None = None,
         **inputs: Any,
     ) -> io.NodeOutput:
-        """Encode what is missing."""
         from ..services.graph_run import encode
         from ..services.rerun_stamps import WATCH
 

@@ -18,7 +18,6 @@ class CompareCheckpoints(io.ComfyNode):
 
     @classmethod
     def define_schema(cls) -> io.Schema:
-        """The node's inputs and outputs."""
         return io.Schema(
             node_id="AdapterTrainerCompare",
             display_name="Compare Checkpoints",
@@ -94,7 +93,6 @@ class CompareCheckpoints(io.ComfyNode):
         vae: Any = None,
         clip_vision: Any = None,
     ) -> io.NodeOutput:
-        """Generate, and write the grid."""
         from ..services.checkpoint_comparison import compare_run
 
         comfy_host.require_libraries()

@@ -60,7 +60,6 @@ class ConvertAdapter(sockets.FileOrLora):
 
     @classmethod
     def define_schema(cls) -> io.Schema:
-        """The node's inputs and outputs."""
         return io.Schema(
             node_id="AdapterTrainerConvert",
             display_name="Convert Adapter",
@@ -98,7 +97,6 @@ class ConvertAdapter(sockets.FileOrLora):
     def execute(
         cls, file: str, layout: str, name: str, lora: Any = None, **inputs: Any
     ) -> io.NodeOutput:
-        """Read, convert, write."""
         from ..services import loras_folder
 
         comfy_host.require_libraries()

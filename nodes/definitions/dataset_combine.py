@@ -20,7 +20,6 @@ class DatasetCombine(io.ComfyNode):
 
     @classmethod
     def define_schema(cls) -> io.Schema:
-        """The node's inputs and outputs."""
         one = sockets.Dataset.Input(
             "dataset",
             tooltip="Connect Dataset From Folder or Dataset From Images. Its role says what its "

@@ -30,7 +30,6 @@ class DatasetImages(io.ComfyNode):
 
     @classmethod
     def define_schema(cls) -> io.Schema:
-        """The node's inputs and outputs."""
         return io.Schema(
             node_id="AdapterTrainerDatasetImages",
             display_name=_TITLE,

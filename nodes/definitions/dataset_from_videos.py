@@ -36,7 +36,6 @@ class DatasetVideos(io.ComfyNode):
 
     @classmethod
     def define_schema(cls) -> io.Schema:
-        """The node's inputs and outputs."""
         return io.Schema(
             node_id="AdapterTrainerDatasetVideos",
             display_name=_TITLE,

@@ -75,8 +75,7 @@ def full_graph(plan: QuickPlan) -> dict[str, Any]:
 def shown_graph(body: bytes) -> tuple[Any, int]:
     """What the browser is told when it asks for the full graph, and the HTTP status.
 
-    Args:
-        body: A JSON object: the values of the node's inputs by their ids. It may come from anybody.
+    The body, which may come from anybody, has values of the node's inputs by their ids.
     """
     from ...trainer_core import requirements
     from ...trainer_core.errors import TrainerError

@@ -16,7 +16,6 @@ class LoadRun(io.ComfyNode):
 
     @classmethod
     def define_schema(cls) -> io.Schema:
-        """The node's inputs and outputs."""
         return io.Schema(
             node_id="AdapterTrainerLoadRun",
             display_name="Load Run",
@@ -54,7 +53,6 @@ class LoadRun(io.ComfyNode):
 
     @classmethod
     def execute(cls, run: str, checkpoint: int) -> io.NodeOutput:
-        """Read the run."""
         from ..services.graph_run import run_outputs
         from ..services.load_run import load_run
 

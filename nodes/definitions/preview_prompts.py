@@ -30,7 +30,6 @@ class PreviewPrompts(io.ComfyNode):
 
     @classmethod
     def define_schema(cls) -> io.Schema:
-        """The node's inputs and outputs."""
         return io.Schema(
             node_id="AdapterTrainerPreviewPrompts",
             display_name="Preview Prompts",

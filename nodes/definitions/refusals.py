@@ -123,9 +123,8 @@ def told_by(
 ) -> dict[str, str]:
     """An error in the words of the graph, as `as_shown` takes it.
 
-    Returns:
-        JSON values: what was ``found``, what was ``expected`` and the ``remedy``; ``input`` is the
-        node's input that the remedy names, or empty.
+    JSON values: what was ``found``, what was ``expected`` and the ``remedy``; ``input`` is the
+    node's input that the remedy names, or empty.
     """
     schema, inputs = _schema(node), _inputs(node)
     parts = [_SOURCE.sub("", part) for part in (error.found, error.expected, error.remedy)]

@@ -21,7 +21,6 @@ class SaveAdapter(io.ComfyNode):
 
     @classmethod
     def define_schema(cls) -> io.Schema:
-        """The node's inputs and outputs."""
         return io.Schema(
             node_id="AdapterTrainerSave",
             display_name="Save Adapter",
@@ -72,7 +71,6 @@ class SaveAdapter(io.ComfyNode):
         fused: bool = False,
         dtype: str = "keep",
     ) -> io.NodeOutput:
-        """Write the file."""
         from ..services.loras_folder import write_adapter_file, written_text
 
         if (run is None) == (lora is None):

@@ -21,7 +21,6 @@ class SaveRunFile(io.ComfyNode):
 
     @classmethod
     def define_schema(cls) -> io.Schema:
-        """The node's inputs and outputs."""
         return io.Schema(
             node_id="AdapterTrainerSaveRunFile",
             display_name="Save Run File",
@@ -63,7 +62,6 @@ class SaveRunFile(io.ComfyNode):
         settings: SettingsChoice | None = None,
         **inputs: Any,
     ) -> io.NodeOutput:
-        """Write the run file."""
         from ..services.run_config import training_config
         from ..services.write_run_file import save_run_file
 

@@ -251,16 +251,11 @@ def _booleans(inputs: Iterable[io.Input], before: str = "") -> Iterator[str]:
 
 
 def refusal(node: type[io.ComfyNode], check: Callable[[Mapping[str, Any]], None]) -> bool | str:
-    """What a node's ``validate_inputs`` returns.
+    """What a node's ``validate_inputs`` returns: true, or what is wrong, in lines.
 
     Nothing is checked while another prompt waits or runs: it may be about to write a folder.
-
-    Args:
-        check: Given the node's constants by name; raises an error of the trainer. What comes over a
-            link is not known yet.
-
-    Returns:
-        True, or what is wrong, in lines.
+    `check` is given the node's constants by name, and raises an error of the trainer. What comes
+    over a link is not known yet.
     """
     constants = queued_prompt.constants(comfy_host.current_node())
     if constants is None or comfy_host.is_busy():

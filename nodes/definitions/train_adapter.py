@@ -22,7 +22,6 @@ class TrainAdapter(io.ComfyNode):
 
     @classmethod
     def define_schema(cls) -> io.Schema:
-        """The node's inputs and outputs."""
         return io.Schema(
             node_id="AdapterTrainerTrain",
             display_name="Train Adapter",
@@ -103,7 +102,6 @@ class TrainAdapter(io.ComfyNode):
         keep_in_loras: int = 0,
         **inputs: Any,
     ) -> io.NodeOutput:
-        """Train, or go on."""
         from ..services.graph_run import run_outputs, run_training, shown_run
         from ..services.rerun_stamps import ADAPTERS
 

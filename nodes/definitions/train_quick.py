@@ -25,7 +25,6 @@ class TrainQuick(io.ComfyNode):
 
     @classmethod
     def define_schema(cls) -> io.Schema:
-        """The node's inputs and outputs."""
         return io.Schema(
             node_id="AdapterTrainerQuick",
             display_name="Train LoRA (Quick)",
@@ -99,7 +98,6 @@ class TrainQuick(io.ComfyNode):
         audio_vae: Any = None,
         **inputs: Any,
     ) -> io.NodeOutput:
-        """Plan, encode and train."""
         from ..services.graph_run import run_outputs, shown_run
         from ..services.quick.plan import Answers, Connected
         from ..services.quick.run import run_quick

@@ -23,7 +23,6 @@ class TrainSweep(io.ComfyNode):
 
     @classmethod
     def define_schema(cls) -> io.Schema:
-        """The node's inputs and outputs."""
         return io.Schema(
             node_id="AdapterTrainerSweep",
             display_name="Train Sweep",
@@ -90,7 +89,6 @@ class TrainSweep(io.ComfyNode):
         vae: Any = None,
         **inputs: Any,
     ) -> io.NodeOutput:
-        """Train, or go on."""
         from ..services.graph_run import run_outputs, shown_run
         from ..services.rerun_stamps import ADAPTERS
         from ..services.sweep_run import train_sweep

@@ -98,14 +98,10 @@ class HostAdapter:
         return isinstance(self.patches[place][1], self._kinds.WeightAdapterBase)
 
     def bypass(self, place: ComfyuiPlace, x: Tensor) -> Tensor | None:
-        """What the bypass loaders add to the output of a Linear.
+        """What the bypass loaders add to the output `[n, out]` of a Linear with inputs `[n, in]`.
 
-        Args:
-            place: A patch of factors for a whole weight.
-            x: `[n, in]`.
-
-        Returns:
-            `[n, out]`; None where it is no Linear, or ComfyUI cannot do it.
+        The place is a patch of factors for a whole weight. None where it is no Linear, or ComfyUI
+        cannot do it.
         """
         from torch import nn
 

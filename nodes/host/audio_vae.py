@@ -122,15 +122,9 @@ class AudioVae:
             return ordinary(self.encode(waveform, rate, seconds)[0].float().cpu())
 
     def encode(self, waveform: Tensor, rate: int, seconds: float) -> Tensor:
-        """Encode a clip's sound.
+        """Encode a clip's sound `[2, N]` in [-1, 1], a little longer than it, to `[1, *shape]`.
 
-        Args:
-            waveform: `[2, N]` in [-1, 1]; a little longer than the clip.
-            rate: Numbers of a channel for each second.
-            seconds: Length of the clip.
-
-        Returns:
-            `[1, *shape]`, scaled.
+        The rate is numbers of a channel for each second. The latents are scaled.
         """
         import torch
         from torchaudio.functional import resample

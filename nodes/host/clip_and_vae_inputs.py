@@ -164,21 +164,15 @@ def patches_of(patcher: Any) -> Iterator[str]:
 def weights_fingerprint(model: Any, patcher: Any, unused: Collection[str] = ()) -> str:
     """Fingerprint a model as its patcher will run it, wherever its weights are now.
 
-    A CLIP or VAE does not know which file it came from. Every tensor counts with its name, shape,
-    dtype and a sample of its values. A finetune, another precision or a patch shows in the sample;
-    a change of single values of a large tensor may not. That is the price of reading next to
-    nothing of 20 GB.
+    32 hexadecimal digits. A CLIP or VAE does not know which file it came from. Every tensor counts
+    with its name, shape, dtype and a sample of its values. A finetune, another precision or a patch
+    shows in the sample; a change of single values of a large tensor may not. That is the price of
+    reading next to nothing of 20 GB.
 
     Nothing is loaded to a device. Weights that ComfyUI has replaced by patched ones for now count
-    as the originals, so that the name is the same before and after the first use.
-
-    Args:
-        model: The ``torch.nn.Module`` behind a CLIP or VAE.
-        unused: Names of weights that the result does not depend on. Where a file lacks them,
-            ComfyUI leaves in them what was in memory, other values at each load.
-
-    Returns:
-        32 hexadecimal digits.
+    as the originals, so that the name is the same before and after the first use. The result does
+    not depend on `unused` weights: where a file lacks them, ComfyUI leaves in them what was in
+    memory, other values at each load.
     """
     digest = hashlib.sha256()
     # A compiled module has the same weights, below a name of its own where it is in place.

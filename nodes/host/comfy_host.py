@@ -498,13 +498,10 @@ def is_asked_from_here() -> bool:
 def add_route(
     method: str, path: str, answer: Callable[[Mapping[str, str], bytes], tuple[Any, int]]
 ) -> None:
-    """Add a route to ComfyUI's server.
+    """Add a route, such as ``/adapter_trainer/state``, to ComfyUI's server.
 
-    Args:
-        method: ``GET`` or ``POST``.
-        path: Such as ``/adapter_trainer/state``.
-        answer: From the query and the body of a request to JSON values or a `ServedFile`, and the
-            HTTP status. It is called in a thread, and may wait for the disk.
+    `answer` makes JSON values or a `ServedFile`, and the HTTP status, of the query and the body of
+    a request. It is called in a thread, and may wait for the disk.
     """
     from aiohttp import web
 

@@ -86,16 +86,11 @@ class GraphText(NamedTuple):
     trained: TrainableText | None = None
 
     def encode(self, caption: str, controls: Sequence[Image]) -> Conditioning:
-        """Encode a caption, and what the text encoder sees of its control images.
+        """Encode a caption, which may be empty, and what its text encoder sees of control images.
 
-        Weights such as ``(red:1.2)`` and ``embedding:name`` mean what they mean in ComfyUI.
-
-        Args:
-            caption: The caption or instruction; may be empty.
-            controls: The control images, RGB and upright; none where the denoiser is given none.
-
-        Returns:
-            What the family's headless encoders yield too, float32 on the CPU.
+        They are RGB and upright; none where the denoiser is given none. Weights such as
+        ``(red:1.2)`` and ``embedding:name`` mean what they mean in ComfyUI. What the family's
+        headless encoders yield too, float32 on the CPU.
 
         Raises:
             DatasetError: When the number of images does not fit the variant, or the caption has
@@ -245,14 +240,10 @@ class GraphVae(NamedTuple):
     spec: VaeSpec
 
     def encode(self, pixels: Tensor) -> Tensor:
-        """Encode images without sampling.
+        """Encode images `[B, 3 or 4, H, W]`, in [-1, 1], without sampling.
 
-        Args:
-            pixels: `[B, 3 or 4, H, W]`, in [-1, 1]; sides are multiples of 8, or of 16 where a
-                patch of the VAE's own latents is one place.
-
-        Returns:
-            `[B, C, h, w]`, float32 on the CPU: ``(latents - mean) / deviation``.
+        Sides are multiples of 8, or of 16 where a patch of the VAE's own latents is one place. `[B,
+        C, h, w]`, float32 on the CPU: ``(latents - mean) / deviation``.
 
         Raises:
             InputError: When a side is no such multiple: ComfyUI would cut the image.
@@ -437,18 +428,12 @@ def graph_encoders(
     text_length: int | None,
     on_close: Callable[[], None] | None = None,
 ) -> GraphEncoders:
-    """Wrap what is connected to a node's CLIP and VAE inputs.
+    """Wrap what is connected to a node's CLIP and VAE inputs, or None, as encoders and decoder.
 
-    Args:
-        location: The base, whose variant and size say what fits.
-        clip: The CLIP input's value; None where nothing is connected.
-        vae: The VAE input's value; None where nothing is connected.
-        text_length: Text tokens, as the run file's ``base.text_length``. Unset: what ComfyUI does
-            with the family, which may be as many as the caption has.
-        on_close: Called when the encoders are not needed for now.
-
-    Returns:
-        Encoders, decoder and their identity. What is missing is an error only once it is used.
+    With their identity. What is missing is an error only once it is used. The base's variant and
+    size say what fits. A `text_length` that is unset is what ComfyUI does with the family, which
+    may be as many as the caption has. `on_close` is called when the encoders are not needed for
+    now.
 
     Raises:
         InputError: When a CLIP or VAE belongs to another model, or to the family's base of another

@@ -35,12 +35,10 @@ _BASE_FILES = 2000
 
 
 def checked_parts(name: str, what: str, *, new: bool = True) -> tuple[str, ...]:
-    """Split a relative name into parts that are safe on every system.
+    """Split a name such as ``datasets/cats`` into parts that are safe on every system.
 
-    Args:
-        name: Such as ``datasets/cats``; parts are separated by ``/``.
-        new: Whether something of this name will be made. Names that exist may have loose accents,
-            as macOS writes them.
+    With `new` something of this name will be made. Names that exist may have loose accents, as
+    macOS writes them.
 
     Raises:
         InputError: When a part could lead out of a folder or is no file name somewhere.

@@ -344,11 +344,9 @@ class GraphModel:
     def room(self, images: int, side: int, rank: int, frames: int = 1) -> int:
         """Bytes of the device that a step may need beside the model, for ComfyUI to leave free.
 
-        A guess, as ComfyUI's own of a sampler's step is, from which it is made; no GPU has
-        measured it. What is left free is ComfyUI's way to decide how much of a model it loads.
-
-        Args:
-            side: Of an image, in pixels.
+        A guess, as ComfyUI's own of a sampler's step is, from which it is made; no GPU has measured
+        it. What is left free is ComfyUI's way to decide how much of a model it loads. `side` is
+        that of an image, in pixels.
         """
         small, deep = max(1, side // self.space.pixels), (1,) * (self.space.dimensions - 2)
         if self.clips is not None:

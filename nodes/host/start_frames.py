@@ -116,17 +116,11 @@ class EndpointEncoder:
     def __call__(
         self, vae: Vae, first: Tensor, last: Tensor | None, count: int
     ) -> dict[str, Tensor]:
-        """Encode them.
+        """Encode the first frame of a clip of `count` frames, `[3, H, W]`, uint8; maybe the last.
 
-        Args:
-            first: `[3, H, W]`, uint8.
-            last: As well; None where the first one alone is given.
-            count: Frames of the clip.
-
-        Returns:
-            Latents of the VAE `[C, f, h, w]` as ``frames``; ``vision`` `[L, D]` where the model
-            reads it; and, where latents are not predicted, ``clean`` `[f]`, 1 for each frame of
-            them that is so.
+        Latents of the VAE `[C, f, h, w]` as ``frames``; ``vision`` `[L, D]` where the model reads
+        it; and, where latents are not predicted, ``clean`` `[f]`, 1 for each frame of them that is
+        so.
 
         Raises:
             InputError: When it reads the frames as a vision model sees them, and there is none.
@@ -151,11 +145,10 @@ class EndpointEncoder:
 
 
 def endpoint_inputs(model: Any, text: Conditioning, shape: torch.Size) -> EndpointInputs:
-    """What KSampler is given of the frames that are stored beside a text.
+    """What KSampler is given of the frames that are stored beside a text, for noise of a shape.
 
-    Args:
-        text: As `EndpointEncoder` gave them, under `START` or `ENDS`; nothing where none are given.
-        shape: Of the noise, `[1, C, f, h, w]`.
+    They are as `EndpointEncoder` gave them, under `START` or `ENDS`; nothing where none are given.
+    The shape is `[1, C, f, h, w]`.
 
     Raises:
         BaseModelError: When they were encoded for a clip of another length or size.

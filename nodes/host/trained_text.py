@@ -127,11 +127,9 @@ class GraphText:
         return own
 
     def join(self, denoiser: nn.Module, at_end: contextlib.ExitStack) -> None:
-        """Load the text encoders, freeze them and make their layers parts of a denoiser.
+        """Load the text encoders, freeze them and make their layers parts of a ``diffusion_model``.
 
-        Args:
-            denoiser: ComfyUI's ``diffusion_model``.
-            at_end: Takes them out again, and leaves them as they were.
+        The end takes them out again, and leaves them as they were.
         """
         import torch
 

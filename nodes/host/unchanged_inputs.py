@@ -225,11 +225,9 @@ def unchanged_inputs(denoiser: nn.Module, paths: Sequence[str]) -> Iterator[None
 
 
 def followed_patches(held: Any) -> Any:
-    """A MODEL's patches, each as autograd can follow it.
+    """A MODEL's ``patches`` or ``patches_replace``, each as autograd can follow it.
 
-    Args:
-        held: ``patches`` or ``patches_replace`` of ``transformer_options``: functions, nested in
-            lists and mappings.
+    They are functions, nested in lists and mappings.
     """
     if isinstance(held, Mapping):
         return {name: followed_patches(each) for name, each in held.items()}

@@ -46,15 +46,9 @@ _ROUNDING = 2.0
 def check_adapter(
     node_id: str, model: Any, source: Path | Mapping[str, Tensor], on_problem: str
 ) -> Proof:
-    """See whether ComfyUI loads an adapter for a model as the trainer means it.
+    """See whether ComfyUI loads a file, or tensors by key, for a model as the trainer means it.
 
-    Args:
-        node_id: The node that shows progress and the result.
-        source: A file, or tensors by key.
-        on_problem: ``stop`` ends the graph where something is wrong.
-
-    Returns:
-        What was found.
+    The node shows progress and the result. ``stop`` ends the graph where something is wrong.
 
     Raises:
         AdapterFileError: When it is no safetensors file.

@@ -34,12 +34,8 @@ def compare_run(
 ) -> tuple[Tensor, Tensor, str, dict[str, Any]]:
     """Generate each prompt with the base and with each checkpoint.
 
-    Args:
-        node_id: The node that shows the progress.
-        chosen: Checkpoints and strengths, as they were written.
-        clip: Text encoder, or None.
-        vae: Image decoder, or None.
-        vision: What says how much images are like the dataset's, or None.
+    Of the `chosen`, checkpoints and strengths as they were written. `vision` says how much images
+    are like the dataset's.
 
     Returns:
         The grid `[1, H, W, 3]` and the images `[N, H, W, 3]`, row by row, float32 in [0, 1]; what

@@ -203,15 +203,10 @@ def encode(
     options: dict[str, Any],
     observer: NodeObserver | None = None,
 ) -> EncodedCache:
-    """Encode what is missing in the cache, and list it.
+    """Encode what is missing in the cache for a base, and list it; the node shows progress.
 
-    Args:
-        node_id: The node that shows the progress.
-        base: For which base; one with its own CLIP and VAE needs no others.
-        clip: Its text encoder, or None.
-        vae: Its image encoder, or None.
-        options: Further values of the run file.
-        observer: Of a node that trains afterwards; unset: the node only encodes.
+    A base with its own CLIP and VAE needs no others. `options` are further values of the run file.
+    A node that trains afterwards has an observer; without one the node only encodes.
 
     Raises:
         TrainerError: When dataset, base or encoders cannot be used, or the disk is full.
@@ -265,19 +260,12 @@ def run_training(
     keep_in_loras: int = 0,
     observer: NodeObserver | None = None,
 ) -> tuple[RunHandle, Sequence[float]]:
-    """Train what a node's inputs describe.
+    """Train what a node's inputs describe; gives the run, and its losses.
 
-    Args:
-        node_id: The node that shows the run.
-        settings: Everything else, or None for the defaults.
-        vae: Decodes previews, or None for a base with its own and for no previews.
-        own: What the node itself says of the run file.
-        workflow: What `queued_graph` gave; kept with the run.
-        keep_in_loras: The adapter of every so many checkpoints goes to the loras folder; 0: none.
-        observer: Of a node that has encoded before; unset: the node only trains.
-
-    Returns:
-        The run, and its losses.
+    The node shows the run. A VAE decodes previews. `own` is what the node itself says of the run
+    file, `workflow` what `queued_graph` gave, which is kept with the run. The adapter of every so
+    many checkpoints goes to the loras folder; 0: none. The observer is that of a node that has
+    encoded before.
 
     Raises:
         TrainerError: When the input is wrong or the run failed; the last good state is on disk.
@@ -465,17 +453,10 @@ def preview_by_hand(
     vae: Any,
     strength: float,
 ) -> Tensor:
-    """Generate each prompt once.
+    """Generate each prompt once, `[B, H, W, 3]`, float32, in [0, 1]; the node shows progress.
 
-    Args:
-        node_id: The node that shows the progress.
-        base: What to generate with; one with its own CLIP and VAE needs no others.
-        lora: An adapter in any layout that is read, or None for the base alone.
-        clip: Text encoder, or None.
-        vae: Image decoder, or None.
-
-    Returns:
-        `[B, H, W, 3]`, float32, in [0, 1].
+    A base with its own CLIP and VAE needs no others. The adapter is in any layout that is read, or
+    None for the base alone.
 
     Raises:
         TrainerError: When base, prompts or adapter cannot be used.

@@ -18,14 +18,10 @@ BEST = -1
 
 
 def load_run(folder: Path, checkpoint: int) -> tuple[RunHandle, list[float]]:
-    """Read a run.
+    """Read a run and its losses, up to the step of a checkpoint.
 
-    Args:
-        checkpoint: Step of a checkpoint; 0 takes the finished adapter or the newest checkpoint,
-            -1 the one that is best on held-out images.
-
-    Returns:
-        The run, and its losses up to there.
+    0 takes the finished adapter or the newest checkpoint, -1 the one that is best on held-out
+    images.
 
     Raises:
         InputError: When its record is damaged, when it has no such checkpoint or none at all, or

@@ -82,15 +82,10 @@ class OpenedRun:
 
 
 def read_documents(files: object, *, recognize: bool = False) -> list[Document]:
-    """Parse the text of the files that make a run.
+    """Parse the text of files that make a run, mappings with ``name`` and ``text``, of anybody.
 
-    Args:
-        files: A list of mappings with ``name`` and ``text``; it may come from anybody.
-        recognize: Whether files that are no run files, or cannot be parsed, are left out.
-
-    Returns:
-        The file that says most in front; nothing where none is a run file, which happens only with
-        ``recognize``.
+    The file that says most is in front. With ``recognize`` files that are no run files, or cannot
+    be parsed, are left out, which may be all.
 
     Raises:
         InputError: When a file cannot be read, and none is to be left out.

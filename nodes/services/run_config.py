@@ -94,12 +94,7 @@ def training_config(
 ) -> RunConfig:
     """The run file of a training; what the node itself says wins over the settings.
 
-    Args:
-        base: The base, with what is part of it while it trains.
-        cache: The encoded samples, with the dataset.
-        settings: Everything else, or None for the defaults.
-        own: What the training node itself says.
-        can_preview: Whether previews can be sampled.
+    The base comes with what is part of it while it trains.
 
     Raises:
         InputError: When values are out of range or contradict each other, or the name cannot be.

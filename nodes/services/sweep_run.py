@@ -66,16 +66,11 @@ def train_sweep(
     *,
     stops: bool,
 ) -> tuple[RunHandle, Sequence[float], str]:
-    """Train every trial that has not ended yet.
+    """Train every trial that has not ended yet, of lines of ``setting: value, value``.
 
-    Args:
-        node_id: The node that shows the trials.
-        base: As all up to `workflow`: as `run_training`.
-        grid: Lines of ``setting: value, value``.
-        stops: Whether trials that lag behind end early.
-
-    Returns:
-        The best trial's run with its best adapter, its losses, and the trials as a table.
+    The node shows the trials; up to `workflow` all is as in `run_training`. With `stops` trials
+    that lag behind end early. Gives the best trial's run with its best adapter, its losses, and the
+    trials as a table.
 
     Raises:
         TrainerError: When an input is wrong, or no trial has an adapter.

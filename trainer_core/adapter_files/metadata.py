@@ -94,16 +94,11 @@ class RunInfo:
 
 
 def adapter_metadata(state: AdapterState, facts: RunInfo, level: str) -> dict[str, str]:
-    """Make the header of an adapter file.
+    """Make the header of an adapter file of what is known of a run.
 
-    Args:
-        facts: What is known of the run.
-        level: ``full`` copies every setting, and the workflow as far as it fits; ``shareable``
-            leaves out whatever could hold a path, name, caption or prompt, and the time of day;
-            ``none`` writes nothing.
-
-    Returns:
-        Key to string.
+    ``full`` copies every setting, and the workflow as far as it fits; ``shareable`` leaves out
+    whatever could hold a path, name, caption or prompt, and the time of day; ``none`` writes
+    nothing.
     """
     if level == "none":
         return {}
@@ -359,14 +354,8 @@ def kept_header(
 ) -> tuple[dict[str, str], tuple[str, ...]]:
     """Take over a header, which may come from anybody, without what would be wrong of a new file.
 
-    Args:
-        metadata: Of the file that was read.
-        layout: The kind of adapter in it.
-        written: The kind of adapter in the new file.
-        reformed: Whether layers have other ranks or another form in the new file.
-
-    Returns:
-        The new file's strings, and a note for each workflow that is left out.
+    The file may hold another kind of adapter, or layers of other ranks or another form. Gives the
+    new file's strings, and a note for each workflow that is left out.
     """
     header = {key: text for key, text in metadata.items() if key not in _OF_FILE}
     notes = _without_large_workflows(header)

@@ -72,15 +72,10 @@ def fitting_config(
     state: AdapterState,
     whole: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> AdapterConfig:
-    """Find the settings that give the state's factors on a module's layers.
+    """Find the settings that give the state's factors on a module's Linears and convolutions.
 
-    Args:
-        module: Has all of the state's layers, as Linears or convolutions.
-        whole: As for `attach`.
-
-    Returns:
-        Settings with one rank and alpha for each layer. Where no rule of splitting explains all
-        layers of a lokr, those that explain most.
+    One rank and alpha for each layer; `whole` as for `attach`. Where no rule of splitting explains
+    all layers of a lokr, those that explain most.
 
     Raises:
         AdapterError: When there are none.

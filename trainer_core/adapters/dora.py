@@ -146,13 +146,8 @@ def low_rank_norm_terms(
 ) -> tuple[Tensor, Tensor]:
     """What ``D = up @ down`` adds to the squared norms of a weight, without building D.
 
-    Args:
-        weight: `[out, in]`.
-        down: `[rank, in]`.
-        up: `[out, rank]`.
-
-    Returns:
-        ``<W, D>`` and ``|D|^2`` of each row or column, in the factors' dtype.
+    ``<W, D>`` and ``|D|^2`` of each row or column, in the factors' dtype. W is `[out, in]`, `down`
+    `[rank, in]`, `up` `[out, rank]`.
     """
     if axis == "input":
         weight, down, up = weight.t(), up.t(), down.t()

@@ -45,13 +45,10 @@ if TYPE_CHECKING:
 
 
 def adapter_family(path: Source, wanted: str | None = None, *, any_size: bool = False) -> Family:
-    """Find the family of an adapter.
+    """Find the family of an adapter: a file, PEFT's folder, or tensors in memory.
 
-    Args:
-        path: The file, PEFT's folder, or tensors in memory.
-        wanted: The family's name as somebody says it; None finds it out.
-        any_size: Whether its layers may have other sizes than those of the published base and of
-            the embedded one, because nothing depends on them.
+    Somebody may say the family's name. With `any_size` layers may have other sizes than those of
+    the published base and of the embedded one, because nothing depends on them.
 
     Raises:
         AdapterFileError: When it is no adapter file, is another model's, fits no family or

@@ -205,15 +205,11 @@ class BaseWeights:
 
 
 def open_base(path: str | Path, family: str | None = None) -> BaseWeights:
-    """Open a base that lies on this machine.
+    """Open a base that lies on this machine; no weight is read.
 
-    Args:
-        path: A Diffusers folder (one file of weights or shards), a single file as ComfyUI has them
-            (bf16, fp16, fp32, fp8 with or without scales, packed, GGUF), or ``embedded``.
-        family: The architecture that it has to be; None takes what it is.
-
-    Returns:
-        The base; no weight has been read.
+    It is a Diffusers folder (one file of weights or shards), a single file as ComfyUI has them
+    (bf16, fp16, fp32, fp8 with or without scales, packed, GGUF), or ``embedded``. It has to be of a
+    family, unless that is None.
 
     Raises:
         InputError: When the path is none, or the system does not let anybody look.

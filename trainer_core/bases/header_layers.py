@@ -88,11 +88,7 @@ def layer_inputs(tensors: Mapping[str, TensorInfo]) -> dict[str, int | None]:
 
 
 def own_families(layers: Mapping[str, int | None]) -> list[Family]:
-    """The families that have every layer of a file, in a known base as many inputs, without twins.
-
-    Args:
-        layers: As `layer_inputs`.
-    """
+    """The families that have every layer of a file, in a known base of its inputs; no twins."""
 
     def has(family: Family, sizes: PublishedSizes, name: str, inputs: int | None) -> bool:
         place = match_layer(f"lora_unet_{name}", family.layers.key_map)

@@ -217,16 +217,11 @@ def made_tensors(
     dtype: torch.dtype | None,
     rounding: Rounding,
 ) -> Iterator[tuple[str, Merged]]:
-    """Make the new values of a file's tensors one after another.
+    """Make the new values of a file's tensors one after another, by name, of `plan_jobs`.
 
-    Args:
-        jobs: As `plan_jobs` gives them.
-        dtype: The number format of the result; None keeps the given one, with its scale.
-        rounding: How an 8-bit result is rounded.
-
-    Yields:
-        Name in the file and the new value; rows that nothing changes are the given ones bit by bit,
-        unless the format or the scale is another.
+    Rows that nothing changes are the given ones bit by bit, unless the format or the scale is
+    another. A dtype of None keeps the given number format, with its scale; an 8-bit result is
+    rounded as `rounding` says.
 
     Raises:
         NonFiniteError: When a value is not finite, in itself or in the format.

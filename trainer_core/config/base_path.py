@@ -32,8 +32,7 @@ def has_hub_form(text: str) -> bool:
 def split_denoiser(place: Path) -> tuple[Path, str]:
     """The Diffusers folder of a ``base.path``, and the denoiser in it that the path names.
 
-    Returns:
-        The second is one of `DENOISERS`; empty where the path names the folder alone.
+    One of `DENOISERS`; empty where the path names the folder alone.
     """
     named, index = place.name in DENOISERS, "model_index.json"
     if named and not (place / index).is_file() and (place.parent / index).is_file():

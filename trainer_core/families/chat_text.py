@@ -118,18 +118,11 @@ def hidden_states(
 def text_batch(
     texts: Sequence[Sequence[int]], device: torch.device, masks: Sequence[Sequence[int]] = ()
 ) -> dict[str, Tensor]:
-    """What a text model is given of several texts.
+    """What a text model is given of tokens: ``input_ids`` and ``attention_mask``, `[B, L]`.
 
     Shorter ones are filled up behind and masked: a causal model's tokens do not see it, nor do
-    those of another that heeds the mask. So a text comes out as it does alone, to rounding.
-
-    Args:
-        texts: The tokens of each.
-        device: Where the model computes.
-        masks: 1 for each token that others see; unset: all are seen.
-
-    Returns:
-        ``input_ids`` and ``attention_mask``, `[B, L]`.
+    those of another that heeds the mask. So a text comes out as it does alone, to rounding. Masks
+    are 1 for each token that others see; unset, all are seen.
     """
     mask = masks or [[1] * len(text) for text in texts]
     inputs = {"input_ids": texts, "attention_mask": mask}
@@ -238,6 +231,20 @@ def require_controls(caption: str, count: int, bounds: tuple[int, int], variant:
         )
 
 
+def refuse_image_token(caption: str, token: str) -> None:
+    """Refuse a caption with the token that stands for an image.
+
+    Raises:
+        DatasetError: When it has it.
+    """
+    if token in caption:
+        raise DatasetError(
+            f"the caption {caption[:60]!r} has {token}",
+            "a caption without the token that stands for an image",
+            "Take it out; the control images are put in by the trainer.",
+        )
+
+
 def dropped_tokens(chat: ChatText, tokens: Callable[[str], int]) -> int:
     """How many tokens of the template's beginning the denoiser is not given."""
     return tokens(chat.dropped) if chat.dropped else 0
@@ -296,13 +303,8 @@ def cut_rows(
     """`ClipSpec.read`: at most ``text_length`` tokens behind the dropped ones, images apart.
 
     Unset, nothing is cut, as in ComfyUI. The template's end counts. An image is never cut off, nor
-    the token that closes it.
-
-    Args:
-        rows: ComfyUI's tokens.
-        text_length: As `ClipSpec.read`.
-        images: As `ClipSpec.read`; those that the text encoder sees are found in the rows.
-        start: Where the tokens begin that count: `first_token` or `second_message`.
+    the token that closes it: those that the text encoder sees are found in the rows. The tokens
+    that count begin at `start`: `first_token` or `second_message`.
     """
 
     def longest(row: Row) -> int | None:

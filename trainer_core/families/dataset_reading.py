@@ -50,13 +50,11 @@ def gather(
     within: AllowedFolders | None = None,
     family: Family | None = None,
 ) -> Gathered:
-    """Read a dataset; no image is decoded.
+    """Read a run file's dataset, as its family decides sizes; no image is decoded.
 
-    Args:
-        config: The run file; its family decides sizes.
-        count: Gives the tokens of captions, or None where the base is not at hand.
-        within: What everything that is read really has to lie in; None follows every link.
-        family: The base's, where the caller made it; unset: the one that the run file names.
+    `count` gives the tokens of captions, or None where the base is not at hand. Everything that is
+    read really has to lie in `within`; None follows every link. A family is given where the caller
+    made the base's.
 
     Raises:
         ConfigError: When no dataset is named.

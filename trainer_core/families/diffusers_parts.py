@@ -115,13 +115,7 @@ def pipeline_time(sigma: Tensor, dtype: torch.dtype) -> Tensor:
 def area_size(width: int, height: int, area: int) -> tuple[int, int]:
     """`LatentSpec.control_size`: the size of about so many pixels that has an image's own shape.
 
-    Args:
-        width: Width of the image in pixels.
-        height: Height of the image in pixels.
-        area: Number of pixels wanted.
-
-    Returns:
-        Width and height, each a multiple of 32 and at least 32.
+    Width and height, each a multiple of 32 and at least 32.
 
     Source: Diffusers, ``calculate_dimensions`` of the Qwen-Image edit pipelines.
     """
@@ -131,9 +125,11 @@ def area_size(width: int, height: int, area: int) -> tuple[int, int]:
     return max(round(wide / _SIDE), 1) * _SIDE, max(round(high / _SIDE), 1) * _SIDE
 
 
-def text_shapes(config: Mapping[str, Any], tokens: int) -> dict[str, tuple[int, ...]]:
+def text_shapes(
+    config: Mapping[str, Any], tokens: int, width: str = "joint_attention_dim"
+) -> dict[str, tuple[int, ...]]:
     """`TextSpec.conditioning_shapes` of a denoiser that is given the text alone."""
-    return {"text_embeddings": (tokens, config["joint_attention_dim"])}
+    return {"text_embeddings": (tokens, config[width])}
 
 
 def pad_text(embeddings: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
@@ -394,6 +390,19 @@ def origin_by_names(key_map: KeyMap) -> Callable[[str, bool], Origin | None]:
     return origin
 
 
+def names_in(
+    file: WeightFile, marks: tuple[str, ...], origin: Callable[[str, bool], Origin | None]
+) -> Callable[[str], str]:
+    """A tensor's name in Diffusers' transformer to that in a file, native where it has a mark."""
+    native = any(name.startswith(marks) for name in file.tensors)
+
+    def name_in_file(name: str) -> str:
+        found = origin(name, native)
+        return name if found is None else found.name
+
+    return name_in_file
+
+
 def check_heads(file: WeightFile, settings: Mapping[str, Any]) -> None:
     """`FileSpec.check` for a transformer whose rotary positions fill every head.
 
@@ -427,6 +436,11 @@ def inner_module(transformer: nn.Module) -> Any:
     """The model inside a wrapper for several processes, or the model itself."""
     inner = getattr(transformer, "module", None)
     return transformer if inner is None else inner
+
+
+def takes_guidance(transformer: nn.Module) -> bool:
+    """`PredictionSpec.takes_guidance` of Diffusers' classes that say it in their configuration."""
+    return bool(inner_module(transformer).config.guidance_embeds)
 
 
 def enable_checkpointing(transformer: nn.Module, call: Callable[..., Any] | None = None) -> None:

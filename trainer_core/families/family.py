@@ -226,16 +226,11 @@ class Family:
         height: int,
         shift: float | None = None,
     ) -> Tensor:
-        """The noise levels that the base's own scheduler would sample with.
+        """The noise levels that the base's own scheduler would sample an image's steps with.
 
-        Args:
-            steps: Number of steps, at least 1.
-            width: Width of the image in pixels.
-            height: Height of the image in pixels.
-            shift: Instead of the scheduler's own; one that a host lends has levels of its own.
-
-        Returns:
-            `[steps + 1]`, float32, from 1 down to 0; of a family with levels from its strongest.
+        Sides are in pixels. A shift counts instead of the scheduler's own; a denoiser that a host
+        lends has levels of its own. `[steps + 1]`, float32, from 1 down to 0; of a family with
+        levels from its strongest.
         """
         if self.lent is not None:
             return self.lent.sigmas(steps)

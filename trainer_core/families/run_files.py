@@ -106,11 +106,8 @@ def run_file_of(
 ) -> str:
     """Write a commented run file that says these values; `load_config` reads it as `config_of`.
 
-    Args:
-        values: What it says beyond the defaults, by YAML path.
-        notes: Sentences below the title.
-        remarks: YAML path to what stands above that setting.
-        missing: Settings that a person has to set first.
+    Beyond the defaults, by YAML path. Notes stand below the title, remarks above their setting, and
+    a person has to set first what is `missing`.
     """
     # What another optimizer takes where nothing is said is not the default that is declared.
     name = values.get("training.optimizer.name", "")

@@ -202,13 +202,9 @@ class Drops:
         self._open: dict[str, Drop] = {}
 
     def begin(self, root: Path, name: str, *, adds: bool) -> Drop:
-        """Begin a drop.
+        """Begin a drop into a folder below `root`, where dataset folders are made.
 
-        Args:
-            root: Where dataset folders are made.
-            name: Of the folder: one that is there, where it adds; else a number is put behind a
-                name that is taken.
-            adds: Whether to add to the folder.
+        Where it `adds`, the folder is there; else a number is put behind a name that is taken.
 
         Raises:
             InputError: When the name is none, or the folder is not there.

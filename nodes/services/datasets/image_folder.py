@@ -68,15 +68,10 @@ def image_dataset(root: Path, images: GivenImages, values: Mapping[str, Any]) ->
 
 
 def single_images(batches: Iterable[Any], *, transparent: bool = False) -> list[np.ndarray]:
-    """Take lists of batches apart.
+    """Take batches `[B, H, W, C]` or `[H, W, C]`, in [0, 1] or of 8 bits, apart.
 
-    Args:
-        batches: Each `[B, H, W, C]` or `[H, W, C]`, in [0, 1], or of 8 bits; with one channel grey,
-            with four transparent, which is laid on white as it is for image files.
-        transparent: Whether four channels are kept.
-
-    Returns:
-        One uint8 `[H, W, 3]` for each image, or `[H, W, 4]` where it is kept.
+    With one channel they are grey, with four transparent, which is laid on white as it is for image
+    files, or kept. One uint8 `[H, W, 3]` for each image, or `[H, W, 4]` where it is kept.
 
     Raises:
         DatasetError: When a batch holds something else.

@@ -40,11 +40,9 @@ _TOLD_EVERY = 20
 def dataset_page(
     node_id: str, dataset: DatasetChoice, base: BaseChoice | None
 ) -> tuple[str, torch.Tensor, dict[str, Any]]:
-    """Look at a dataset, and write its page.
+    """Look at a dataset, and write its page; the node shows progress.
 
-    Args:
-        node_id: The node that shows progress.
-        base: Decides sizes and counts tokens; without one the family of the defaults does.
+    The base decides sizes and counts tokens; without one the family of the defaults does.
 
     Returns:
         The report in words; its contact sheet `[N, H, W, 3]` in [0, 1]; what the node shows.

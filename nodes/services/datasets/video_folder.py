@@ -21,17 +21,10 @@ _QUALITY = 4.0
 
 
 def write_video_folder(root: Path, videos: Sequence[Any], texts: Sequence[str]) -> Path:
-    """Write clips and captions, unless the same ones are there.
+    """Write ComfyUI's VIDEOs and their captions, or one for all, unless the same ones are there.
 
-    The file of a clip that is whole is copied; what is trimmed or made by nodes is encoded.
-
-    Args:
-        root: Where such folders lie.
-        videos: ComfyUI's VIDEOs.
-        texts: One caption for each, or one for all.
-
-    Returns:
-        A folder named by its content.
+    Gives a folder below `root` that is named by its content. The file of a clip that is whole is
+    copied; what is trimmed or made by nodes is encoded.
 
     Raises:
         DatasetError: When the numbers do not agree, or a clip cannot be read.

@@ -167,10 +167,8 @@ def check_answers(answers: Answers, unlinked: Sequence[str]) -> None:
 def plan_run(answers: Answers, model: Any = None, *, complete: bool = True) -> QuickPlan:
     """Choose everything that was not asked.
 
-    Args:
-        answers: What was asked.
-        model: The MODEL that is connected; None where it is not loaded yet, or there is none.
-        complete: Whether captions and pairs have to be there already.
+    The MODEL is None where it is not loaded yet, or there is none. `complete` says whether captions
+    and pairs have to be there already.
 
     Raises:
         InputError: When folder and goal, base and goal, or the name do not fit, or the base cannot

@@ -17,15 +17,9 @@ def run_quick(
     connected: Connected,
     workflow: Mapping[str, object],
 ) -> tuple[RunHandle, Sequence[float]]:
-    """Encode what is missing, and train.
+    """Encode what is missing for a node, and train; gives the run, and its losses.
 
-    Args:
-        node_id: The node that shows both.
-        connected: What the node is linked to.
-        workflow: What `queued_graph` gave; kept with the run.
-
-    Returns:
-        The run, and its losses.
+    `workflow` is what `queued_graph` gave; it is kept with the run.
 
     Raises:
         TrainerError: As `plan_run`, `encode` and `run_training`.

@@ -39,16 +39,11 @@ learning rate."""
 
 
 def read_curve(folder: Path, name: str, after: int, course: str) -> dict[str, Any]:
-    """What was measured under a name.
+    """What was measured under a name of `CURVES`, after a step that is known already; 0 for all.
 
-    Args:
-        name: One of `CURVES`.
-        after: The last step that is known already; 0 for all.
-        course: What the last answer said, by which a file that was written anew is noticed.
-
-    Returns:
-        ``course``; ``points``, at most `POINTS` buckets by step; ``new``, whether they follow on
-        those that are known.
+    `course` is what the last answer said, by which a file that was written anew is noticed. Gives
+    ``course``; ``points``, at most `POINTS` buckets by step; ``new``, whether they follow on those
+    that are known.
 
     Raises:
         InputError: When nothing is measured under such a name.

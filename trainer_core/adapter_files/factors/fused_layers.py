@@ -291,12 +291,10 @@ def refuse_undivided(
     *,
     welcome: Callable[[KeyMap, str], bool] = lambda key_map, name: False,
 ) -> None:
-    """Refuse undivided layers where the modules themselves are needed.
+    """Refuse undivided layers but the welcome ones, where the modules themselves are needed.
 
-    Args:
-        place: What needs them, such as ``layout 'peft'``.
-        remedy: What can be done besides a LoRA.
-        welcome: Which of them may stay, such as those that are trained whole.
+    Welcome are such as are trained whole; a place, such as ``layout 'peft'``, needs the others, and
+    the remedy is what can be done besides a LoRA.
 
     Raises:
         AdapterError: When there is one; the message names the first.

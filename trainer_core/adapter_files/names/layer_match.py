@@ -115,15 +115,9 @@ def misfits(names: Iterable[str], extras: Iterable[str], key_map: KeyMap) -> lis
 def matching_families(
     names: Iterable[str], key_maps: Mapping[str, KeyMap], extras: Iterable[str] = ()
 ) -> list[str]:
-    """Find the families that have every one of an adapter's layers.
+    """Find the families, in order, that have every one of a file's layers and weight patches.
 
-    Args:
-        names: Names of layers as they are in a file (`AdapterFile.layers`).
-        extras: Names of those with weight patches (`AdapterFile.extras`).
-
-    Returns:
-        The families, in their order; several where the names are common to them, and none for no
-        names.
+    Several where the names, as they are in the file, are common to them, and none for no names.
     """
     paths, odd = list(names), list(extras)
     if not paths and not odd:

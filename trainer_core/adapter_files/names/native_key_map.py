@@ -30,15 +30,10 @@ _CLASSES = {"add_embedding.": "class_embedding."}
 
 
 def native_key_map(layers: Iterable[str], modules: Iterable[str] | None = None) -> KeyMap:
-    """Make the names of a denoiser of which only its own paths are known.
+    """Make the names of a denoiser of which only its own paths are known: ComfyUI's own.
 
-    Args:
-        layers: Paths of its Linear layers and convolutions, which adapters are for.
-        modules: Paths of all modules that have weights, norms among them, by which a UNet is known;
-            None takes the layers alone.
-
-    Returns:
-        A key map whose names in the trainer are ComfyUI's own.
+    Adapters are for its Linear layers and convolutions. A UNet is known by all modules that have
+    weights, norms among them; None takes the layers alone.
     """
     paths = tuple(layers)
     known = frozenset(paths)

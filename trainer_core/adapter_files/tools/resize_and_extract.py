@@ -54,18 +54,13 @@ class Sizes:
 def resize_adapter(
     state: AdapterState, sizes: Sizes, progress: Callable[[int, int, str], None] | None = None
 ) -> tuple[AdapterState, dict[str, float]]:
-    """Give every layer of an adapter other sizes.
+    """Give every layer of an adapter other sizes, in float32.
 
     A smaller rank keeps the largest singular values, which is the closest delta of that rank. A
-    larger one is exact. The scale becomes 1: the factors take it up. DoRA's magnitude stays as
-    it is, and so do weight patches.
-
-    Args:
-        sizes: What is wanted. A rank above a layer's smaller side is taken as that.
-        progress: Is told of every layer: number done, number of all, name.
-
-    Returns:
-        The adapter in float32, and the relative error of each layer's delta (without DoRA).
+    larger one is exact; one above a layer's smaller side is taken as that. The scale becomes 1: the
+    factors take it up. DoRA's magnitude stays as it is, and so do weight patches. `progress` is
+    told of every layer: number done, number of all, name. Gives the adapter, and the relative error
+    of each layer's delta (without DoRA).
 
     Raises:
         AdapterError: For sizes that contradict each other or do not suit the kind.
@@ -200,16 +195,11 @@ class ExtractedLayer:
 def extract_adapter(
     differences: Iterable[tuple[str, Tensor]], config: AdapterConfig
 ) -> tuple[AdapterState, dict[str, float]]:
-    """Make an adapter of weight differences.
+    """Make an adapter of weight differences, as `extract_layer` takes them, one after the other.
 
-    Args:
-        differences: Path of a layer and its difference, as `extract_layer` takes it; those that
-            are zero are to be left out. One is looked at after the other.
-        config: Kind, rank, factor, ``full_matrix`` and ``decompose_both``.
-
-    Returns:
-        The adapter and each layer's error: the norm of what the factors miss of the difference,
-        over the norm of the difference.
+    Differences that are zero are to be left out. The settings are kind, rank, factor,
+    ``full_matrix`` and ``decompose_both``. Gives the adapter and each layer's error: the norm of
+    what the factors miss of the difference, over the norm of the difference.
 
     Raises:
         AdapterError: When there is no difference, or for another kind.
@@ -235,17 +225,12 @@ def extract_adapter(
 
 
 def extract_layer(name: str, difference: Tensor, config: AdapterConfig) -> ExtractedLayer:
-    """Make the factors of one layer.
+    """Make the factors of a layer's difference, `[out, in]` or `[out, in, *kernel]`, not zero.
 
     A lora is the product of the largest singular values with their vectors: no other of that rank
     is closer. A lokr is the closest Kronecker product of the sizes that the factor gives, the
     second factor of which is then cut to the rank, unless the rank keeps it whole; without that cut
-    no other of these sizes is closer.
-
-    Args:
-        name: The layer, for messages.
-        difference: `[out, in]`, or `[out, in, *kernel]` of a convolution, not zero.
-        config: As in `extract_adapter`. A rank above the layer's smaller side is taken as that.
+    no other of these sizes is closer. A rank above the layer's smaller side is taken as that.
 
     Raises:
         AdapterError: For a kind that is not extracted.

@@ -200,13 +200,10 @@ def initialize_from_inputs(
 ) -> Seen | None:
     """Let the lower factors of a new adapter begin at the main directions of the layers' inputs.
 
-    Args:
-        adapter: Fresh from `attach`, with ``init: eva``; changed in place. Its delta stays zero.
-        forward: Runs the module on a batch, counted from 0; no gradient is recorded.
-        seed: The run's seed, for directions beyond those that the inputs have.
-
-    Returns:
-        What was looked at; None when it was stopped, and nothing is changed then.
+    The adapter, fresh from `attach` with ``init: eva``, is changed in place; its delta stays zero.
+    `forward` runs the module on a batch, counted from 0, without a gradient. The run's seed is for
+    directions beyond those that the inputs have. Gives what was looked at; None when it was
+    stopped, and nothing is changed then.
 
     Raises:
         AdapterError: When the adapter has another ``init``, or an input is not finite.

@@ -60,14 +60,8 @@ def fit_product(
 ) -> tuple[Tensor, Tensor, float]:
     """Bring a product to another rank: the closest of a smaller one, the same at a larger one.
 
-    Args:
-        up: `[out, r]`.
-        down: `[r, in]`.
-        new_up: What the upper factor has where there is nothing to keep; its columns are the rank.
-        new_down: The same of the lower factor.
-
-    Returns:
-        Upper factor, lower factor, relative error.
+    Factors are `[out, r]` and `[r, in]`; new ones are what they have where there is nothing to
+    keep, and have the rank. Gives upper factor, lower factor, relative error.
     """
     if up.shape[1] <= new_up.shape[1]:
         return (*_padded(up, down, new_up, new_down), 0.0)
@@ -93,15 +87,9 @@ def relative_error(value: Tensor, reference: Tensor) -> float:
 def nearest_kronecker(
     matrix: Tensor, first: tuple[int, int], second: tuple[int, int]
 ) -> tuple[Tensor, Tensor, float]:
-    """Find the Kronecker product of two sizes that is closest to a matrix.
+    """Find the Kronecker product of sizes (a, c) and (b, d) that is closest to `[a * b, c * d]`.
 
-    Args:
-        matrix: `[a * b, c * d]`, float64.
-        first: ``(a, c)``.
-        second: ``(b, d)``.
-
-    Returns:
-        The two factors, of equal norm, and the relative error.
+    The matrix is float64. Gives the two factors, of equal norm, and the relative error.
     """
     rearranged = blocks_as_rows(matrix, first, second)
     left, value, right = leading_pair(rearranged)

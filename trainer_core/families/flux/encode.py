@@ -11,10 +11,10 @@ from torch import Tensor
 
 from ...adapter_files.names.text_encoder_names import TEXT_ENCODER
 from ...data.captions import CountTokens
-from ...errors import DatasetError
 from ...types import Conditioning
 from ...weights.base_location import BaseLocation
 from ...weights.loading import load_frozen, load_words
+from ..chat_text import require_controls
 from ..diffusers_parts import Vae, area_size, load_tokens
 from ..flux_vae import load_vae
 from ..trainable_text import CLIP_L
@@ -107,7 +107,7 @@ class FluxEncoders:
     ) -> list[Conditioning]:
         """As `encode_text` of each, in one pass of each model: all texts are equally long."""
         for caption, images in zip(captions, controls, strict=True):
-            self._require(caption, len(images))
+            require_controls(caption, len(images), _CONTROLS[self.variant], self.variant)
         length = self.tokenizer.model_max_length
         tokens = self._ids(self.tokenizer, captions, length)
         texts = self.text_encoder_2(self._ids(self.tokenizer_2, captions, self.text_length))[0]
@@ -119,16 +119,6 @@ class FluxEncoders:
             {"text_embeddings": text.float(), name: own}
             for text, own in zip(texts, found, strict=True)
         ]
-
-    def _require(self, caption: str, count: int) -> None:
-        fewest, most = _CONTROLS[self.variant]
-        if not fewest <= count <= most:
-            wanted = f"{most}" if fewest == most else f"at most {most}"
-            raise DatasetError(
-                f"{count} control images for the caption {caption[:60]!r}",
-                f"{wanted}, as the base's variant is {self.variant}",
-                "Correct the control images, or base.variant.",
-            )
 
     def _ids(self, tokenizer: Any, captions: Sequence[str], length: int) -> Tensor:
         tokens = tokenizer(

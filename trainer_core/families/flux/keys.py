@@ -11,7 +11,7 @@ from ...adapter_files.names.key_map import with_text_encoders
 from ...adapter_files.names.text_encoder_names import KOHYA_PREFIXES, TEXT_ENCODER
 from ...weights.file_spec import FileSpec
 from ...weights.header import WeightFile
-from ..diffusers_parts import check_heads, layer_names, origin_by_names
+from ..diffusers_parts import check_heads, layer_names, names_in, origin_by_names
 from ..flux_blocks import (
     DOUBLE,
     DOUBLE_MODULATION,
@@ -117,12 +117,7 @@ _GUIDANCE = "time_text_embed.guidance_embedder.linear_1.weight"
 
 def settings(file: WeightFile) -> dict[str, Any]:
     """`FileSpec.settings`: dev and Kontext have the same tensors."""
-    native = any(name.startswith(NATIVE_MARKS) for name in file.tensors)
-
-    def at(name: str) -> str:
-        origin = _ORIGIN(name, native)
-        return name if origin is None else origin.name
-
+    at = names_in(file, NATIVE_MARKS, _ORIGIN)
     found = file_sizes(file, at)
     channels, made = found["in_channels"], file.matrix(at("proj_out.weight"))[0]
     if channels != made and not _is_fill(channels, made):

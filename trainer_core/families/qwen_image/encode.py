@@ -14,7 +14,7 @@ from ...errors import DatasetError
 from ...types import Conditioning
 from ...weights.base_location import BaseLocation
 from ...weights.loading import load_frozen, load_words
-from ..chat_text import image_places, text_batch
+from ..chat_text import image_places, refuse_image_token, text_batch
 from ..diffusers_parts import Vae, area_size, load_tokens
 from ..qwen_vae import load_vae
 
@@ -185,12 +185,8 @@ class QwenEncoders:
                 "Set base.variant to edit for one and edit_plus for several, or correct the "
                 "control images.",
             )
-        if self.variant in SHOWS_IMAGES and IMAGE in caption:
-            raise DatasetError(
-                f"the caption {caption[:60]!r} has {IMAGE}",
-                "a caption without the token that stands for an image",
-                "Take it out; the control images are put in by the trainer.",
-            )
+        if self.variant in SHOWS_IMAGES:
+            refuse_image_token(caption, IMAGE)
 
 
 def load_encoders(

@@ -144,10 +144,6 @@ def _sweep_trash() -> None:
     sweep_trash()
 
 
-def _full_graph(query: Mapping[str, str], body: bytes) -> tuple[Any, int]:
-    return shown_graph(body)
-
-
 def _run_file(query: Mapping[str, str], body: bytes) -> tuple[Any, int]:
     from .definitions.run_file_graph import shown_run_file
 
@@ -164,7 +160,9 @@ class AdapterTrainerExtension(ComfyExtension):
         comfy_host.add_route("POST", "/adapter_trainer/wish", _request)
         comfy_host.add_route("GET", "/adapter_trainer/workflow", _workflow)
         comfy_host.add_route("GET", "/adapter_trainer/report", _page)
-        comfy_host.add_route("POST", "/adapter_trainer/full_graph", _full_graph)
+        comfy_host.add_route(
+            "POST", "/adapter_trainer/full_graph", lambda _, body: shown_graph(body)
+        )
         comfy_host.add_route("POST", "/adapter_trainer/run_file_graph", _run_file)
         for method, names in _OF_DATASETS.items():
             for name in names:

@@ -132,15 +132,13 @@ def told_by(
     if not named:
         ids = sorted({each.id for each in schema.inputs}, key=len, reverse=True)
         # A sentence may write an input's name as words.
-        named = next((own for own in ids if _has(parts[2].replace(*_as_words(own)), own)), "")
+        named = next(
+            (own for own in ids if _has(parts[2].replace(own.replace("_", " "), own), own)), ""
+        )
     parts = [_short_paths(_in_words(part, node, makers)) for part in parts]
     found, expected, remedy = parts
     remedy = _ASSIGNED.sub(r"\1 to ", remedy)
     return {"found": found, "expected": expected, "remedy": remedy, "input": named}
-
-
-def _as_words(name: str) -> tuple[str, str]:
-    return name.replace("_", " "), name
 
 
 def _schema(node: type[io.ComfyNode]) -> io.Schema:

@@ -12,7 +12,7 @@ import copy
 import functools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from comfy_api.latest import io
 
@@ -23,6 +23,9 @@ from ..host.folders import file_stamp
 from ..services.expert_models import AUTO, ROLES, SWITCH_AT
 from .refusals import as_refused, as_shown, know, schema_of
 from .setting_inputs import SettingInput, section_values
+
+if TYPE_CHECKING:
+    from ..services.choices import RunHandle
 
 Dataset = io.Custom("ADAPTER_TRAINER_DATASET")
 Base = io.Custom("ADAPTER_TRAINER_BASE")
@@ -129,6 +132,33 @@ def run_outputs() -> list[io.Output]:
         io.Image.Output(display_name="previews"),
         Run.Output(display_name="run"),
     ]
+
+
+class TrainingNode(io.ComfyNode):
+    """A node that trains, and hands on what it has trained."""
+
+    @classmethod
+    def fingerprint_inputs(cls, name: str | None, **inputs: Any) -> str:
+        """Changes when the adapter that this node handed on was deleted, or is to go on."""
+        from ..services.rerun_stamps import train_stamp
+
+        return train_stamp(str(cls.hidden.unique_id), name)
+
+    @classmethod
+    def workflow(cls) -> dict[str, object]:
+        """What is kept with the run of the graph that runs."""
+        return comfy_host.queued_graph(cls.hidden.prompt, cls.hidden.extra_pnginfo)
+
+    @classmethod
+    def hand_on(
+        cls, name: str, handle: RunHandle, losses: Sequence[float], *more: Any
+    ) -> io.NodeOutput:
+        """A run as `run_outputs`, and further values."""
+        from ..services.graph_run import run_outputs, shown_run
+        from ..services.rerun_stamps import ADAPTERS
+
+        ADAPTERS.hand_on(str(cls.hidden.unique_id), name, handle.adapter)
+        return io.NodeOutput(*run_outputs(handle, losses), *more, ui=shown_run(handle))
 
 
 class FileOrLora(io.ComfyNode):

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ..services.choices import AdapterChoice, BaseChoice, EncodedCache, SettingsChoice
 
 
-class TrainAdapter(io.ComfyNode):
+class TrainAdapter(sockets.TrainingNode):
     """Trains an adapter and hands it to the graph."""
 
     SETTINGS = RUN_SETTINGS
@@ -83,13 +83,6 @@ class TrainAdapter(io.ComfyNode):
         return sockets.refusal(cls, check_run_name)
 
     @classmethod
-    def fingerprint_inputs(cls, name: str | None, **inputs: Any) -> str:
-        """Changes when the adapter that this node handed on was deleted, or is to go on."""
-        from ..services.rerun_stamps import train_stamp
-
-        return train_stamp(str(cls.hidden.unique_id), name)
-
-    @classmethod
     def execute(
         cls,
         base: BaseChoice,
@@ -102,19 +95,16 @@ class TrainAdapter(io.ComfyNode):
         keep_in_loras: int = 0,
         **inputs: Any,
     ) -> io.NodeOutput:
-        from ..services.graph_run import run_outputs, run_training, shown_run
-        from ..services.rerun_stamps import ADAPTERS
+        from ..services.graph_run import run_training
 
         comfy_host.require_libraries()
         begin = _resume_setting(resume, str(resume_from))
         own = {**section_values(RUN_SETTINGS, inputs), "resume": begin}
         node_id = str(cls.hidden.unique_id)
-        workflow = comfy_host.queued_graph(cls.hidden.prompt, cls.hidden.extra_pnginfo)
         handle, losses = run_training(
-            node_id, base, cache, adapter, settings, vae, own, workflow, keep_in_loras
+            node_id, base, cache, adapter, settings, vae, own, cls.workflow(), keep_in_loras
         )
-        ADAPTERS.hand_on(node_id, inputs["name"], handle.adapter)
-        return io.NodeOutput(*run_outputs(handle, losses), ui=shown_run(handle))
+        return cls.hand_on(inputs["name"], handle, losses)
 
 
 def _resume_setting(resume: bool, resume_from: str) -> str:

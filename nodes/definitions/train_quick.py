@@ -18,7 +18,7 @@ _GOALS = ("person", "style", "object", "edit", "motion")
 _QUALITIES = ("fast", "standard", "thorough")
 
 
-class TrainQuick(io.ComfyNode):
+class TrainQuick(sockets.TrainingNode):
     """Trains an adapter from a folder of images and a few answers."""
 
     SETTINGS = ()
@@ -98,21 +98,17 @@ class TrainQuick(io.ComfyNode):
         audio_vae: Any = None,
         **inputs: Any,
     ) -> io.NodeOutput:
-        from ..services.graph_run import run_outputs, shown_run
         from ..services.quick.plan import Answers, Connected
         from ..services.quick.run import run_quick
-        from ..services.rerun_stamps import ADAPTERS
 
         comfy_host.require_libraries()
         node_id = str(cls.hidden.unique_id)
-        workflow = comfy_host.queued_graph(cls.hidden.prompt, cls.hidden.extra_pnginfo)
         answers = Answers(
             **inputs, loader=queued_prompt.loader_of(cls.hidden.prompt, node_id, "model")
         )
         connected = Connected(model, clip, vae, other_expert, clip_vision, audio_vae)
-        handle, losses = run_quick(node_id, answers, connected, workflow)
-        ADAPTERS.hand_on(node_id, inputs["name"], handle.adapter)
-        return io.NodeOutput(*run_outputs(handle, losses), ui=shown_run(handle))
+        handle, losses = run_quick(node_id, answers, connected, cls.workflow())
+        return cls.hand_on(inputs["name"], handle, losses)
 
 
 def _check(inputs: Mapping[str, Any]) -> None:

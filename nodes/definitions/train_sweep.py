@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ..services.choices import AdapterChoice, BaseChoice, EncodedCache, SettingsChoice
 
 
-class TrainSweep(io.ComfyNode):
+class TrainSweep(sockets.TrainingNode):
     """Trains every combination of a few settings, and hands on the best adapter."""
 
     SETTINGS = RUN_SETTINGS
@@ -71,13 +71,6 @@ class TrainSweep(io.ComfyNode):
         return sockets.refusal(cls, check)
 
     @classmethod
-    def fingerprint_inputs(cls, name: str | None, **inputs: Any) -> str:
-        """Changes when the adapter that this node handed on was deleted."""
-        from ..services.rerun_stamps import train_stamp
-
-        return train_stamp(str(cls.hidden.unique_id), name)
-
-    @classmethod
     def execute(
         cls,
         base: BaseChoice,
@@ -89,15 +82,12 @@ class TrainSweep(io.ComfyNode):
         vae: Any = None,
         **inputs: Any,
     ) -> io.NodeOutput:
-        from ..services.graph_run import run_outputs, shown_run
-        from ..services.rerun_stamps import ADAPTERS
         from ..services.sweep_run import train_sweep
 
         comfy_host.require_libraries()
         own, node_id = section_values(RUN_SETTINGS, inputs), str(cls.hidden.unique_id)
-        queued = comfy_host.queued_graph(cls.hidden.prompt, cls.hidden.extra_pnginfo)
+        workflow = cls.workflow()
         handle, losses, table = train_sweep(
-            node_id, base, cache, adapter, settings, vae, own, queued, grid, stops=stop_hopeless
+            node_id, base, cache, adapter, settings, vae, own, workflow, grid, stops=stop_hopeless
         )
-        ADAPTERS.hand_on(node_id, inputs["name"], handle.adapter)
-        return io.NodeOutput(*run_outputs(handle, losses), table, ui=shown_run(handle))
+        return cls.hand_on(inputs["name"], handle, losses, table)

@@ -119,14 +119,12 @@ class GraphText(NamedTuple):
 
     def _seeing(self, caption: str, controls: Sequence[Image]) -> tuple[GraphText, list[Tensor]]:
         """How a caption is read, and what is seen of its control images."""
-        self._require_controls(caption, len(controls))
+        from ...trainer_core.families.chat_text import refuse_image_token, require_controls
+
+        require_controls(caption, len(controls), self.controls, self.variant)
         token, see = self.spec.image_token, self.spec.see
-        if controls and token and token in caption:
-            raise DatasetError(
-                f"the caption {caption[:60]!r} has {token}",
-                "a caption without the token that stands for an image",
-                "Take it out; the control images are put in by the trainer.",
-            )
+        if controls and token:
+            refuse_image_token(caption, token)
         images = [see(self.variant, image) for image in controls] if see else []
         alone = self.spec.without_images.get(self.variant, self.variant)
         text = self if controls else self._replace(variant=alone)
@@ -147,16 +145,6 @@ class GraphText(NamedTuple):
                 "Take embedding:name out of the caption, or leave training.text_encoder.train out.",
             )
         return torch.tensor(numbers)
-
-    def _require_controls(self, caption: str, count: int) -> None:
-        fewest, most = self.controls
-        if not fewest <= count <= most:
-            wanted = str(fewest) if fewest == most else f"{fewest} to {most}"
-            raise DatasetError(
-                f"{count} control images for the caption {caption[:60]!r}",
-                f"{wanted}, as the base's variant is {self.variant}",
-                "Correct the control images, or choose another variant of the base.",
-            )
 
     def tokens(self, caption: str, images: Sequence[Tensor]) -> Mapping[str, Sequence[Row]]:
         """ComfyUI's tokens of a caption, cut to length; an image is one token here."""

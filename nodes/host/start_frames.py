@@ -129,7 +129,8 @@ class EndpointEncoder:
 
         rule = endpoint_rule(self.model)
         assert rule is not None
-        frames = [_pixels(each) for each in (first, last) if each is not None]
+        shown = [each for each in (first, last) if each is not None]
+        frames = [each.movedim(0, -1)[None].float() / 255 for each in shown]
         latents = rule.encode(vae, frames[0], None if last is None else frames[1], count)
         found = {_FRAMES: ordinary(latents[0])}
         if rule.reads and getattr(self.model.diffusion_model, rule.reads, None) is not None:
@@ -173,10 +174,6 @@ def endpoint_inputs(model: Any, text: Conditioning, shape: torch.Size) -> Endpoi
         output[rule.read_part] = vision[None]
         inputs.entries["clip_vision_output"] = output
     return inputs
-
-
-def _pixels(frame: Tensor) -> Tensor:
-    return frame.movedim(0, -1)[None].float() / 255
 
 
 def _grey_between(vae: Vae, first: Tensor, last: Tensor | None, count: int) -> Tensor:

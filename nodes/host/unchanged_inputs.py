@@ -169,7 +169,7 @@ def protected(value: Any, reads: list[str] | None = None) -> Any:
     """A block's argument: every tensor that a block could change as `Unchanged`, or `Followed`."""
 
     def kept(tensor: Tensor) -> Tensor:
-        if not _could_change(tensor):
+        if type(tensor) is not Tensor or not tensor.is_floating_point():
             return tensor
         if reads is None:
             return tensor.as_subclass(Unchanged)
@@ -178,10 +178,6 @@ def protected(value: Any, reads: list[str] | None = None) -> Any:
         return followed
 
     return _each(kept, value)
-
-
-def _could_change(tensor: Tensor) -> bool:
-    return type(tensor) is Tensor and tensor.is_floating_point()
 
 
 def released(value: Any) -> Any:

@@ -408,14 +408,14 @@ def _latest_images(folder: Path, step: int) -> list[Path]:
     from ...trainer_core.inference.preview_files import preview_files
 
     found = [path for path in folder.glob("samples/[0-9]*") if path.name.isdigit()]
-    last = max((path for path in found if int(path.name) <= step), key=_number, default=None)
+    last = max(
+        (path for path in found if int(path.name) <= step),
+        key=lambda path: int(path.name),
+        default=None,
+    )
     if last is None:
         return []
     return preview_files(last)
-
-
-def _number(path: Path) -> int:
-    return int(path.stem)
 
 
 def _image_batch(paths: list[Path]) -> Tensor:

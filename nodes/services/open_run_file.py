@@ -100,7 +100,8 @@ def read_documents(files: object, *, recognize: bool = False) -> list[Document]:
         if not isinstance(text, str):
             continue
         try:
-            documents.append(parse_document(_plain(name), text))
+            plain = Path(name.replace("\\", "/")).name or _RUN_FILE
+            documents.append(parse_document(plain, text))
         except InputError:
             if not recognize:
                 raise
@@ -185,10 +186,6 @@ def open_run_file(documents: Sequence[Document]) -> OpenedRun:
         start_from=named("adapter.start_from", lora_name, _NONE),
         notes=notes,
     )
-
-
-def _plain(name: str) -> str:
-    return Path(name.replace("\\", "/")).name or _RUN_FILE
 
 
 def _read(documents: Sequence[Document]) -> tuple[str, RunConfig, list[str]]:

@@ -100,7 +100,8 @@ class BaseDifferences:
         shapes = [each.shape(name) for each in (self._base, self._tuned)]
         if shapes[0] != shapes[1]:
             found = [
-                f"{each.path} has {'none' if shape is None else 'it as ' + _times(shape)}"
+                f"{each.path} has "
+                + ("none" if shape is None else f"it as {' x '.join(map(str, shape))}")
                 for each, shape in zip((self._base, self._tuned), shapes, strict=True)
             ]
             raise BaseModelError(
@@ -122,7 +123,3 @@ def stored_formats(base: BaseWeights) -> tuple[str, ...]:
         if name not in file.formats.beside and len(file.weights.tensors[name].shape) > 1
     }
     return tuple(sorted(formats))
-
-
-def _times(shape: tuple[int, ...]) -> str:
-    return " x ".join(map(str, shape))

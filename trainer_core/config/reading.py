@@ -338,12 +338,12 @@ def _help_text(field: FieldInfo, choices: Sequence[str]) -> str:
     text = field.description or ""
     if sum(word not in text for word in choices) > 1:
         text += " One of " + ", ".join(choices) + "."
-    bounds = "" if _bounded_by_pattern(field) else bounds_in_words(field)
+    bounds = (
+        ""
+        if any(getattr(part, "pattern", None) for part in field.metadata)
+        else bounds_in_words(field)
+    )
     return f"{text} ({bounds})" if bounds else text
-
-
-def _bounded_by_pattern(field: FieldInfo) -> bool:
-    return any(getattr(part, "pattern", None) for part in field.metadata)
 
 
 def _comment(text: str, indent: str) -> list[str]:

@@ -153,12 +153,6 @@ class Family:
             )
         return with_tokens(location, self.text.trainable)
 
-    def load_decoder(
-        self, location: BaseLocation, dtype: torch.dtype, device: torch.device | str
-    ) -> Callable[[Tensor], Tensor]:
-        """Load what turns latents `[B, C, h, w]` into pixels `[B, 3 or 4, H, W]` in [-1, 1]."""
-        return self.latents.load_vae(location, dtype, device).decode
-
     def pixel_channels(self, variant: str) -> int:
         """Channels of the pixels that the VAE of a variant reads and gives."""
         return 4 if variant in self.latents.layered else self.latents.channels

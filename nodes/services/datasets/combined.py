@@ -34,7 +34,11 @@ def combined(datasets: Sequence[DatasetChoice]) -> DatasetChoice:
     """
     parts = tuple(each for whole in datasets for each in whole.parts or (whole,))
     if any("path" not in each.values for each in parts):
-        raise _slider_among(len(parts))
+        raise InputError(
+            f"a Concept Slider among {len(parts)} datasets",
+            "datasets with images; a slider has none, and is trained alone",
+            "Connect Concept Slider to Cache Embeddings itself.",
+        )
     first = next((each for each in parts if each.role == "train" and each.weight == 1), None)
     if first is None:
         raise _no_first(parts)
@@ -60,14 +64,6 @@ def require_alone(dataset: DatasetChoice) -> None:
         f"{own} for {_name(dataset)}, and it is the only dataset",
         "role train and weight 1 where one dataset is trained: both compare it with others",
         "Set role to train and weight to 1, or join it with others in Combine Datasets.",
-    )
-
-
-def _slider_among(count: int) -> InputError:
-    return InputError(
-        f"a Concept Slider among {count} datasets",
-        "datasets with images; a slider has none, and is trained alone",
-        "Connect Concept Slider to Cache Embeddings itself.",
     )
 
 

@@ -76,7 +76,8 @@ def dataset_page(
             comfy_host.raise_interrupted()
 
     report = inspect(report, config.dataset, comfy_host.cache_folder(), progress)
-    name = _name(report)
+    # The same dataset writes over its page.
+    name = "dataset" if name_mistake(report.title, new=True) else report.title
     path = _folder() / f"{name}.html"
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, report_page(report))
@@ -129,11 +130,6 @@ def _limit(config: RunConfig, has_controls: bool) -> TextLimit | None:
         return TextLimit(family.text.load_token_counter(location), location.text_length)
     except InputError:
         return None
-
-
-def _name(report: DatasetReport) -> str:
-    """A file name of the dataset's; the same dataset writes over its page."""
-    return report.title if not name_mistake(report.title, new=True) else "dataset"
 
 
 def _sheet(report: DatasetReport) -> torch.Tensor:

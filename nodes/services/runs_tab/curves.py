@@ -24,14 +24,10 @@ def _device_memory(values: dict[str, float]) -> float:
     return values["peak"] if "peak" in values else values["ram"]
 
 
-def _mean(values: dict[str, float]) -> float:
-    return sum(values.values()) / len(values)
-
-
 CURVES: dict[str, Callable[[Any], float]] = {
     "grad_norm": float,
     "step_seconds": float,
-    "norms": _mean,
+    "norms": lambda values: sum(values.values()) / len(values),
     "memory": _device_memory,
 }
 """How a number is made of what a line of metrics has under a name; the panel's state has loss and

@@ -53,11 +53,6 @@ def sweep_trash() -> None:
         _trash().sweep()
 
 
-def _listed(query: Mapping[str, str], body: bytes) -> _Answer:
-    """All runs; one that cannot be read is listed with its reason."""
-    return {"runs": _rows()}, 200
-
-
 def _rows() -> list[dict[str, Any]]:
     return listed_runs(comfy_host.output_folder(), comfy_host.output_place)
 
@@ -229,7 +224,7 @@ def _page(query: Mapping[str, str], body: bytes) -> _Answer:
 
 ROUTES = {
     "GET": {
-        "list": _listed,
+        "list": lambda query, body: ({"runs": _rows()}, 200),
         "one": _one,
         "page": _page,
         "curve": _curve,

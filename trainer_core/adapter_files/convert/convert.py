@@ -143,7 +143,8 @@ def convert(
             refuse_unread(opened.file)
         state, dropped = opened.state, _dropped(opened.file, key_map) if drop else ()
         adapted = adapt_to_layout(state, key_map, wanted)
-        kind = _written_kind(adapted.state.kind, layout)
+        kind = adapted.state.kind
+        kind = FILE_RULES[kind].diffusers_kind if layout == "diffusers" else kind
         reformed = _is_reformed(adapted, key_map, wanted)
         header, left_out = kept_header(opened.file.metadata, state.kind, kind, reformed=reformed)
         options = {"options": adapted.options, "watch": watch, "replace": overwrite}
@@ -256,10 +257,6 @@ def _dropped(file: AdapterFile, key_map: KeyMap) -> tuple[str, ...]:
     """What is left out: differences by ComfyUI's names where they have one, and other keys."""
     patches = (f"{native_of_patch(n, key_map) or n}.{ending}" for n, ending in file.patches())
     return (*patches, *file.unread)
-
-
-def _written_kind(kind: str, layout: str) -> str:
-    return FILE_RULES[kind].diffusers_kind if layout == "diffusers" else kind
 
 
 def _warnings(

@@ -56,7 +56,9 @@ def native_key_map(layers: Iterable[str], modules: Iterable[str] | None = None) 
         # A key map that says how ComfyUI spells a layer has its files proved.
         comfyui_spellings=("diffusion_model.{path}",),
         comfyui_names=() if unet is None else tuple(_names_of_unet(unet)),
-        diffusers=DiffusersNames() if unet is None else _of_diffusers(unet),
+        diffusers=DiffusersNames()
+        if unet is None
+        else DiffusersNames(unet.diffusers, UNET_PREFIX, in_kohya=not unet.is_sdxl),
     )
 
 
@@ -102,10 +104,6 @@ def _numbered(template: str, path: str) -> str:
     """A template with the number of a path's block."""
     number = re.search(rf"\.({BLOCK_NUMBER})\.", path)
     return template.replace("{}", number[1], 1) if number else template
-
-
-def _of_diffusers(unet: UnetNames) -> DiffusersNames:
-    return DiffusersNames(unet.diffusers, UNET_PREFIX, in_kohya=not unet.is_sdxl)
 
 
 def _names_of_unet(unet: UnetNames) -> Iterator[ComfyuiName]:

@@ -68,11 +68,6 @@ def video_model(modules: Collection[str]) -> VideoModel | None:
     return None
 
 
-def video_model_of(title: str) -> VideoModel | None:
-    """Find a model of videos by what people call it."""
-    return next((each for each in VIDEO_MODELS.values() if title in each.titles), None)
-
-
 def _tencents(native: str) -> str:
     for own, theirs in (
         ("_mod.lin", "_mod.linear"),

@@ -381,12 +381,9 @@ def format_warning(file: TensorFile) -> str:
     if not odd:
         return ""
     worst = max(odd, key=odd.__getitem__)
+    stored = str(file.tensors[worst].dtype).removeprefix("torch.")
     return (
         f"{len(odd)} factors have lost more than {COARSE:.0%} to their number format, {worst} "
-        f"first: about {odd[worst]:.1%} in {_name(file.tensors[worst].dtype)}. What was lost "
+        f"first: about {odd[worst]:.1%} in {stored}. What was lost "
         "cannot be brought back: use the file that it was made from"
     )
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")

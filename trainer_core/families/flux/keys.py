@@ -120,7 +120,8 @@ def settings(file: WeightFile) -> dict[str, Any]:
     at = names_in(file, NATIVE_MARKS, _ORIGIN)
     found = file_sizes(file, at)
     channels, made = found["in_channels"], file.matrix(at("proj_out.weight"))[0]
-    if channels != made and not _is_fill(channels, made):
+    # FLUX.1 Fill reads latents of an image and a mask beside the noisy ones.
+    if channels not in (made, 2 * made + _MASK):
         raise file.broken(
             f"it reads {channels} values for each patch and predicts {made}, as FLUX.1 Canny and "
             "Depth do",
@@ -132,11 +133,6 @@ def settings(file: WeightFile) -> dict[str, Any]:
     guided = at(_GUIDANCE) in file.tensors
     more = {"pooled_projection_dim": pooled, "guidance_embeds": guided}
     return {**found, **more, **({} if channels == made else {"out_channels": made})}
-
-
-def _is_fill(channels: int, made: int) -> bool:
-    """Whether so many values of a patch are noisy latents, latents of an image, and a mask."""
-    return channels == 2 * made + _MASK
 
 
 def fills(file: WeightFile) -> bool:

@@ -76,11 +76,6 @@ def _mu(tokens: int, steps: int) -> float:
     return slope * steps + many - 200 * slope
 
 
-def _shift(location: BaseLocation, steps: int) -> ShiftSettings:
-    """`PredictionSpec.shift`."""
-    return replace(read_shift(location), mu=partial(_mu, steps=steps))
-
-
 def _distilled(location: BaseLocation) -> str:
     """`Family.distilled`: dev is distilled in its guidance alone, which training leaves alone."""
     if says_not_distilled(location):
@@ -143,7 +138,7 @@ FAMILY = Family(
     prediction=PredictionSpec(
         predict=predict,
         takes_guidance=takes_guidance,
-        shift=_shift,
+        shift=lambda location, steps: replace(read_shift(location), mu=partial(_mu, steps=steps)),
         trained_shift=lambda location: _TRAINED_SHIFT,
     ),
     load_encoders=load_encoders,

@@ -183,7 +183,7 @@ class _Followed:
 
 def family_of(name: str, network: Network, model: nn.Module) -> Any:
     """The family that a graph makes of it, as far as a simulation asks."""
-    native = part("trainer_core.families.native_model")
+    native = part("trainer_core.families.graph_model_layers")
     checkpointing = part("nodes.host.checkpointed_forward").enable_checkpointing
     lists = native.block_lists(model)
 
@@ -202,10 +202,10 @@ def family_of(name: str, network: Network, model: nn.Module) -> Any:
         text = torch.stack([each["text"] for each in texts])
         return network.call(model, noisy.to(torch.bfloat16), sigma, text, OPTIONS).float()
 
-    lent = part("trainer_core.families.lent").LentDenoiser(
+    lent = part("trainer_core.families.graph_model_denoiser").LentDenoiser(
         name, "", network.channels, network.pixels, open=refuse, sigmas=refuse
     )
-    family = part("trainer_core.families.lent_family").lent_family(
+    family = part("trainer_core.families.graph_model_family").lent_family(
         lent, predict, native.key_map(model), network.pixels
     )
     return dataclasses.replace(

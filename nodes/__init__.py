@@ -42,7 +42,7 @@ from .definitions.train_adapter import TrainAdapter
 from .definitions.train_quick import TrainQuick
 from .definitions.train_sweep import TrainSweep
 from .definitions.training_settings import TrainingSettings
-from .host import comfy_host, queued
+from .host import comfy_host, queued_prompt
 
 _NODES: tuple[type[io.ComfyNode], ...] = (
     DatasetFolder,
@@ -76,43 +76,43 @@ NODES = tuple(map(checked, _NODES))
 
 
 def _state(query: Mapping[str, str], body: bytes) -> tuple[Any, int]:
-    from .services.run_choice import shown_state
+    from .services.panel.routes import shown_state
 
     return shown_state(query, body)
 
 
 def _request(query: Mapping[str, str], body: bytes) -> tuple[Any, int]:
-    from .services.run_choice import taken_request
+    from .services.panel.routes import taken_request
 
     return taken_request(body)
 
 
 def _workflow(query: Mapping[str, str], body: bytes) -> tuple[Any, int]:
-    from .services.run_files import kept_workflow
+    from .services.load_run import kept_workflow
 
     return kept_workflow(query.get("run", ""))
 
 
 def _page(query: Mapping[str, str], body: bytes) -> tuple[Any, int]:
-    from .services.report_page import kept_page
+    from .services.datasets.report_page import kept_page
 
     return kept_page(query.get("name", ""))
 
 
 def _dataset(name: str) -> Callable[[Mapping[str, str], bytes], tuple[Any, int]]:
     def answer(query: Mapping[str, str], body: bytes) -> tuple[Any, int]:
-        from .services import dataset_routes
+        from .services.dataset_dialog import routes
 
-        return dataset_routes.ROUTES[name](query, body)
+        return routes.ROUTES[name](query, body)
 
     return answer
 
 
 def _runs(method: str, name: str) -> Callable[[Mapping[str, str], bytes], tuple[Any, int]]:
     def answer(query: Mapping[str, str], body: bytes) -> tuple[Any, int]:
-        from .services import runs_tab
+        from .services.runs_tab import routes
 
-        return runs_tab.answer(method, name, query, body)
+        return routes.answer(method, name, query, body)
 
     return answer
 
@@ -133,19 +133,15 @@ _OF_DATASETS = {
 def _bind(request: Any) -> None:
     """Tie what Continue has promised to the prompt that it queues."""
     # Nothing is promised before a node or a panel has imported this.
-    known = sys.modules.get(f"{__name__}.services.run_files")
+    known = sys.modules.get(f"{__name__}.services.rerun_stamps")
     if known is not None:
         known.CONTINUED.bind(request)
 
 
 def _sweep_trash() -> None:
-    from .services.runs_tab import sweep_trash
+    from .services.runs_tab.routes import sweep_trash
 
     sweep_trash()
-
-
-def _full_graph(query: Mapping[str, str], body: bytes) -> tuple[Any, int]:
-    return shown_graph(body)
 
 
 def _run_file(query: Mapping[str, str], body: bytes) -> tuple[Any, int]:
@@ -164,7 +160,9 @@ class AdapterTrainerExtension(ComfyExtension):
         comfy_host.add_route("POST", "/adapter_trainer/wish", _request)
         comfy_host.add_route("GET", "/adapter_trainer/workflow", _workflow)
         comfy_host.add_route("GET", "/adapter_trainer/report", _page)
-        comfy_host.add_route("POST", "/adapter_trainer/full_graph", _full_graph)
+        comfy_host.add_route(
+            "POST", "/adapter_trainer/full_graph", lambda _, body: shown_graph(body)
+        )
         comfy_host.add_route("POST", "/adapter_trainer/run_file_graph", _run_file)
         for method, names in _OF_DATASETS.items():
             for name in names:
@@ -176,7 +174,7 @@ class AdapterTrainerExtension(ComfyExtension):
             # It may hold much, and ComfyUI is not to wait for it.
             threading.Thread(target=_sweep_trash, daemon=True).start()
         comfy_host.add_prompt_listener(read_booleans)
-        queued.listen()
+        queued_prompt.listen()
         comfy_host.add_prompt_listener(_bind)
 
     async def get_node_list(self) -> list[type[io.ComfyNode]]:

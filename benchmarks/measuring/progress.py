@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from trainer_core.adapter_files.read.adapter_file import read_adapter
+from trainer_core.adapter_files.read.read_adapter import read_adapter
 from trainer_core.adapters import AdapterConfig
 from trainer_core.adapters.attach_state import attach_state
 from trainer_core.adapters.kinds.kind import LayerPlan

@@ -53,7 +53,6 @@ class AdapterSettings(io.ComfyNode):
 
     @classmethod
     def define_schema(cls) -> io.Schema:
-        """The node's inputs and outputs."""
         kind = SettingInput("adapter.kind").field
         # The first option is what a new node shows: the default of the run file.
         kinds = sorted(choices_of(kind), key=lambda name: name != kind.default)
@@ -104,7 +103,6 @@ class AdapterSettings(io.ComfyNode):
 
     @classmethod
     def execute(cls, kind: dict[str, Any], start_from: str, **inputs: Any) -> io.NodeOutput:
-        """Describe the adapter."""
         from ..services.choices import AdapterChoice
         from ..services.node_checks import check_settings
 

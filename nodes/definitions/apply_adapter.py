@@ -14,7 +14,6 @@ class ApplyAdapter(io.ComfyNode):
 
     @classmethod
     def define_schema(cls) -> io.Schema:
-        """The node's inputs and outputs."""
         return io.Schema(
             node_id="AdapterTrainerApply",
             display_name="Apply Adapter",
@@ -46,8 +45,7 @@ class ApplyAdapter(io.ComfyNode):
     def execute(
         cls, model: Any, clip: Any, lora: Any, strength_model: float, strength_clip: float
     ) -> io.NodeOutput:
-        """Patch copies of both."""
-        from ..host.adapters import with_adapter
+        from ..host.adapter_patches import with_adapter
 
         return io.NodeOutput(*with_adapter(model, clip, lora, strength_model, strength_clip))
 

@@ -10,7 +10,7 @@ from comfy_api.latest import io
 
 from ...trainer_core.errors import InputError
 from ..host import comfy_host
-from ..services.quick_base import training_adapters
+from ..services.quick.base import training_adapters
 from .sockets import NO_FILE, lora_choices
 
 

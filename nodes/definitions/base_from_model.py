@@ -6,7 +6,7 @@ from typing import Any
 
 from comfy_api.latest import io
 
-from ..services.experts import AUTO, SWITCH_AT, ExpertInputs
+from ..services.expert_models import AUTO, SWITCH_AT, ExpertInputs
 from . import sockets
 from .setting_inputs import SettingInput, section_values
 
@@ -21,7 +21,6 @@ class BaseFromModel(io.ComfyNode):
 
     @classmethod
     def define_schema(cls) -> io.Schema:
-        """The node's inputs and outputs."""
         return io.Schema(
             node_id="AdapterTrainerBaseFromModel",
             display_name="Base From Model",
@@ -45,9 +44,7 @@ class BaseFromModel(io.ComfyNode):
                     "base.",
                 ),
                 *(each.input() for each in cls.SETTINGS),
-                *sockets.expert_inputs(),
-                sockets.vision_input(),
-                sockets.audio_input(),
+                *sockets.model_inputs(),
             ],
             outputs=[sockets.Base.Output(display_name="base")],
         )

@@ -27,7 +27,6 @@ class CacheEmbeddings(io.ComfyNode):
 
     @classmethod
     def define_schema(cls) -> io.Schema:
-        """The node's inputs and outputs."""
         return io.Schema(
             node_id="AdapterTrainerCache",
             display_name="Cache Embeddings",
@@ -76,7 +75,7 @@ class CacheEmbeddings(io.ComfyNode):
     @classmethod
     def fingerprint_inputs(cls, **inputs: Any) -> int:
         """Changes when encoded files were deleted."""
-        from ..services.run_files import WATCH
+        from ..services.rerun_stamps import WATCH
 
         return WATCH.missing_count(comfy_host.cache_folder())
 
@@ -90,9 +89,8 @@ class CacheEmbeddings(io.ComfyNode):
         previews: PreviewChoice | None = None,
         **inputs: Any,
     ) -> io.NodeOutput:
-        """Encode what is missing."""
         from ..services.graph_run import encode
-        from ..services.run_files import WATCH
+        from ..services.rerun_stamps import WATCH
 
         comfy_host.require_libraries()
         options = section_values(cls.SETTINGS, inputs)

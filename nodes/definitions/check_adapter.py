@@ -15,7 +15,6 @@ class CheckAdapter(sockets.FileOrLora):
 
     @classmethod
     def define_schema(cls) -> io.Schema:
-        """The node's inputs and outputs."""
         return io.Schema(
             node_id="AdapterTrainerCheck",
             display_name="Check Adapter",
@@ -54,7 +53,6 @@ class CheckAdapter(sockets.FileOrLora):
 
     @classmethod
     def execute(cls, model: Any, file: str, on_problem: str, lora: Any = None) -> io.NodeOutput:
-        """Check it."""
         from ..services.adapter_check import check_adapter
 
         comfy_host.require_libraries()

@@ -18,7 +18,6 @@ class CompareCheckpoints(io.ComfyNode):
 
     @classmethod
     def define_schema(cls) -> io.Schema:
-        """The node's inputs and outputs."""
         return io.Schema(
             node_id="AdapterTrainerCompare",
             display_name="Compare Checkpoints",
@@ -94,8 +93,7 @@ class CompareCheckpoints(io.ComfyNode):
         vae: Any = None,
         clip_vision: Any = None,
     ) -> io.NodeOutput:
-        """Generate, and write the grid."""
-        from ..services.comparison import compare_run
+        from ..services.checkpoint_comparison import compare_run
 
         comfy_host.require_libraries()
         node_id, chosen = str(cls.hidden.unique_id), (checkpoints, strengths)

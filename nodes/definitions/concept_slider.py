@@ -27,7 +27,6 @@ class ConceptSlider(io.ComfyNode):
 
     @classmethod
     def define_schema(cls) -> io.Schema:
-        """The node's inputs and outputs."""
         return io.Schema(
             node_id="AdapterTrainerConceptSlider",
             display_name="Concept Slider",

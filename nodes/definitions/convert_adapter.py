@@ -6,7 +6,7 @@ from typing import Any
 
 from comfy_api.latest import io
 
-from ...trainer_core.adapter_files.names.video_names import VIDEO_MODELS
+from ...trainer_core.adapter_files.names.video_model_names import VIDEO_MODELS
 from ..host import comfy_host
 from . import sockets
 from .setting_inputs import family_choices, form_inputs, layout_input, overwrite_input
@@ -60,7 +60,6 @@ class ConvertAdapter(sockets.FileOrLora):
 
     @classmethod
     def define_schema(cls) -> io.Schema:
-        """The node's inputs and outputs."""
         return io.Schema(
             node_id="AdapterTrainerConvert",
             display_name="Convert Adapter",
@@ -98,13 +97,12 @@ class ConvertAdapter(sockets.FileOrLora):
     def execute(
         cls, file: str, layout: str, name: str, lora: Any = None, **inputs: Any
     ) -> io.NodeOutput:
-        """Read, convert, write."""
-        from ..services import adapter_files
+        from ..services import loras_folder
 
         comfy_host.require_libraries()
         source = sockets.chosen_lora(file, lora)
-        written = adapter_files.write_adapter_files(source, name, layout, **inputs)
-        sentence = adapter_files.conversion_text(written)
+        written = loras_folder.write_adapter_files(source, name, layout, **inputs)
+        sentence = loras_folder.conversion_text(written)
         first = next(iter(written.values())).path
-        weights = adapter_files.adapter_tensors(adapter_files.weights_file(first))
+        weights = loras_folder.adapter_tensors(loras_folder.weights_file(first))
         return io.NodeOutput(weights, str(first), ui={"text": (sentence,)})

@@ -20,7 +20,6 @@ class DatasetCombine(io.ComfyNode):
 
     @classmethod
     def define_schema(cls) -> io.Schema:
-        """The node's inputs and outputs."""
         one = sockets.Dataset.Input(
             "dataset",
             tooltip="Connect Dataset From Folder or Dataset From Images. Its role says what its "
@@ -55,7 +54,7 @@ class DatasetCombine(io.ComfyNode):
     @classmethod
     def execute(cls, datasets: Mapping[str, DatasetChoice]) -> io.NodeOutput:
         """Join what is connected, in the inputs' order."""
-        from ..services.combined_datasets import combined
+        from ..services.datasets.combined import combined
         from ..services.node_checks import check_dataset
 
         whole = combined([each for each in datasets.values() if each is not None])

@@ -48,7 +48,6 @@ class DatasetFolder(io.ComfyNode):
 
     @classmethod
     def define_schema(cls) -> io.Schema:
-        """The node's inputs and outputs."""
         return io.Schema(
             node_id="AdapterTrainerDatasetFolder",
             display_name=_TITLE,

@@ -30,7 +30,6 @@ class DatasetImages(io.ComfyNode):
 
     @classmethod
     def define_schema(cls) -> io.Schema:
-        """The node's inputs and outputs."""
         return io.Schema(
             node_id="AdapterTrainerDatasetImages",
             display_name=_TITLE,
@@ -81,7 +80,7 @@ class DatasetImages(io.ComfyNode):
     ) -> io.NodeOutput:
         """Keep the images as files and describe them as a folder."""
         from ..services.choices import DatasetChoice
-        from ..services.image_folder import GivenImages, image_dataset
+        from ..services.datasets.image_folder import GivenImages, image_dataset
         from ..services.node_checks import check_dataset
 
         first = {name: value[0] for name, value in inputs.items()}

@@ -36,7 +36,6 @@ class DatasetVideos(io.ComfyNode):
 
     @classmethod
     def define_schema(cls) -> io.Schema:
-        """The node's inputs and outputs."""
         return io.Schema(
             node_id="AdapterTrainerDatasetVideos",
             display_name=_TITLE,
@@ -64,8 +63,8 @@ class DatasetVideos(io.ComfyNode):
     def execute(cls, videos: list[Any], texts: list[str], **inputs: Any) -> io.NodeOutput:
         """Keep the clips as files and describe them as a folder."""
         from ..services.choices import DatasetChoice
+        from ..services.datasets.video_folder import write_video_folder
         from ..services.node_checks import check_dataset
-        from ..services.video_folder import write_video_folder
 
         first = {name: value[0] for name, value in inputs.items()}
         role, weight = first.pop("role", "train"), first.pop("weight", 1.0)

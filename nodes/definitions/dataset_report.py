@@ -17,7 +17,6 @@ class DatasetReport(io.ComfyNode):
 
     @classmethod
     def define_schema(cls) -> io.Schema:
-        """The node's inputs and outputs."""
         return io.Schema(
             node_id="AdapterTrainerDatasetReport",
             display_name="Dataset Report",
@@ -55,8 +54,7 @@ class DatasetReport(io.ComfyNode):
 
     @classmethod
     def execute(cls, dataset: DatasetChoice, base: BaseChoice | None = None) -> io.NodeOutput:
-        """Look at it and write the page."""
-        from ..services.report_page import dataset_page
+        from ..services.datasets.report_page import dataset_page
 
         text, sheet, shown = dataset_page(str(cls.hidden.unique_id), dataset, base)
         return io.NodeOutput(text, sheet, ui=shown)

@@ -14,7 +14,6 @@ class EmbeddedText(io.ComfyNode):
 
     @classmethod
     def define_schema(cls) -> io.Schema:
-        """The node's inputs and outputs."""
         return io.Schema(
             node_id="AdapterTrainerEmbeddedText",
             display_name="Embedded Text",

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from comfy_api.latest import io
 
-from ..host import comfy_host, queued
+from ..host import comfy_host, queued_prompt
 from ..host.folders import folder_stamp
-from ..services import asked_settings
+from ..services.panel import prompt_settings
 from . import adapter_settings, sockets
 from .adapter_settings import AdapterSettings
 from .base_from_model import BaseFromModel
@@ -23,7 +23,7 @@ from .train_adapter import TrainAdapter
 from .training_settings import TrainingSettings
 
 if TYPE_CHECKING:
-    from ..services.quick_plan import Answers, QuickPlan
+    from ..services.quick.plan import Answers, QuickPlan
 
 _LARGEST_REQUEST = 2**16  # bytes
 DATASET, BASE, PROMPTS, CACHE, ADAPTER, SETTINGS, TRAIN = map(str, range(1, 8))
@@ -75,13 +75,12 @@ def full_graph(plan: QuickPlan) -> dict[str, Any]:
 def shown_graph(body: bytes) -> tuple[Any, int]:
     """What the browser is told when it asks for the full graph, and the HTTP status.
 
-    Args:
-        body: A JSON object: the values of the node's inputs by their ids. It may come from anybody.
+    The body, which may come from anybody, has values of the node's inputs by their ids.
     """
     from ...trainer_core import requirements
     from ...trainer_core.errors import TrainerError
     from ...trainer_core.filesystem.text_files import parse_object
-    from ..services.quick_plan import answers_of, plan_run
+    from ..services.quick.plan import answers_of, plan_run
 
     try:
         answers = answers_of(parse_object(body, _LARGEST_REQUEST))
@@ -99,12 +98,12 @@ def opened(prompt: Mapping[str, Any], node_id: str) -> tuple[Mapping[str, Any], 
     None for another node, and where the answers choose nothing.
     """
     from ...trainer_core.errors import TrainerError
-    from ..services.quick_plan import answers_of
+    from ..services.quick.plan import answers_of
 
-    kind, inputs = asked_settings.node_of(prompt, node_id)
+    kind, inputs = prompt_settings.node_of(prompt, node_id)
     if kind != "AdapterTrainerQuick":
         return None
-    loader = queued.loader_of(prompt, node_id, "model")
+    loader = queued_prompt.loader_of(prompt, node_id, "model")
     links = {name: value for name, value in inputs.items() if isinstance(value, list)}
     constants = {name: value for name, value in inputs.items() if name not in links}
     try:
@@ -123,19 +122,19 @@ def opened(prompt: Mapping[str, Any], node_id: str) -> tuple[Mapping[str, Any], 
     return {**prompt, **nodes}, f"{node_id}.{TRAIN}"
 
 
-asked_settings.know_opened(opened)
+prompt_settings.know_opened(opened)
 
 
 @lru_cache(maxsize=64)
 def _plan(answers: Answers, stamp: str) -> QuickPlan:
-    from ..services.quick_plan import plan_run
+    from ..services.quick.plan import plan_run
 
     del stamp
     return plan_run(answers)
 
 
 def _inputs(plan: QuickPlan) -> Mapping[str, list[tuple[str, str]]]:
-    lent = ("model", "other_expert", "expert", "switch_at", "clip_vision", "audio_vae")
+    lent = ("model", *(each.id for each in sockets.model_inputs()))
     return {**INPUTS, **{each: [(BASE, each)] for each in lent}} if plan.borrows else INPUTS
 
 

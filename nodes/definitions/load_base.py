@@ -26,7 +26,6 @@ class LoadBase(io.ComfyNode):
 
     @classmethod
     def define_schema(cls) -> io.Schema:
-        """The node's inputs and outputs."""
         return io.Schema(
             node_id="AdapterTrainerBase",
             display_name="Load Training Base",

@@ -16,7 +16,6 @@ class LoadRun(io.ComfyNode):
 
     @classmethod
     def define_schema(cls) -> io.Schema:
-        """The node's inputs and outputs."""
         return io.Schema(
             node_id="AdapterTrainerLoadRun",
             display_name="Load Run",
@@ -54,9 +53,8 @@ class LoadRun(io.ComfyNode):
 
     @classmethod
     def execute(cls, run: str, checkpoint: int) -> io.NodeOutput:
-        """Read the run."""
         from ..services.graph_run import run_outputs
-        from ..services.run_files import load_run
+        from ..services.load_run import load_run
 
         comfy_host.require_libraries()
         handle, losses = load_run(comfy_host.run_path(run), checkpoint)

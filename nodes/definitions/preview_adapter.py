@@ -18,7 +18,6 @@ class PreviewAdapter(io.ComfyNode):
 
     @classmethod
     def define_schema(cls) -> io.Schema:
-        """The node's inputs and outputs."""
         return io.Schema(
             node_id="AdapterTrainerPreview",
             display_name="Preview Adapter",
@@ -78,7 +77,6 @@ class PreviewAdapter(io.ComfyNode):
         clip: Any = None,
         vae: Any = None,
     ) -> io.NodeOutput:
-        """Generate the images."""
         from ..services.graph_run import preview_by_hand
 
         comfy_host.require_libraries()

@@ -30,7 +30,6 @@ class PreviewPrompts(io.ComfyNode):
 
     @classmethod
     def define_schema(cls) -> io.Schema:
-        """The node's inputs and outputs."""
         return io.Schema(
             node_id="AdapterTrainerPreviewPrompts",
             display_name="Preview Prompts",
@@ -81,13 +80,13 @@ class PreviewPrompts(io.ComfyNode):
         sockets.settings_check(cls.SETTINGS)(inputs)
         values = section_values(cls.SETTINGS, inputs)["preview"]
         if controls is not None:
-            from ..services.image_folder import write_controls
+            from ..services.datasets.image_folder import write_controls
 
             folder = comfy_host.output_folder() / "pictures" / "controls"
             files = write_controls(folder, controls, len(values["prompts"]))
             values["controls"] = [[str(file)] for file in files]
         elif controls_from != _NO_FOLDER:
-            from ..services.quick_plan import control_files
+            from ..services.quick.plan import control_files
 
             values["controls"] = control_files(controls_from, len(values["prompts"]))
         return io.NodeOutput(PreviewChoice(values))

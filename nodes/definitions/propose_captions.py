@@ -14,7 +14,6 @@ class ProposeCaptions(io.ComfyNode):
 
     @classmethod
     def define_schema(cls) -> io.Schema:
-        """The node's inputs and outputs."""
         return io.Schema(
             node_id="AdapterTrainerProposeCaptions",
             display_name="Propose Captions",
@@ -61,9 +60,8 @@ class ProposeCaptions(io.ComfyNode):
         texts: list[str],
         caption_extension: list[str] | None = None,
     ) -> io.NodeOutput:
-        """Keep the texts as proposals."""
-        from ..services.caption_proposals import single
-        from ..services.dataset_routes import proposed
+        from ..services.dataset_dialog.caption_proposals import single
+        from ..services.dataset_dialog.routes import proposed
 
         extension = single("caption_extension", caption_extension or [".txt"])
         report = proposed(single("folder", folder), images, texts, extension)

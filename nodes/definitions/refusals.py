@@ -15,8 +15,8 @@ from pathlib import Path
 from comfy_api.latest import io
 
 from ...trainer_core.errors import InputError, RunError, TrainerError
-from ..host import comfy_host, queued
-from ..services import asked_settings
+from ..host import comfy_host, queued_prompt
+from ..services.panel import prompt_settings
 
 EVENT = "adapter_trainer.error"
 
@@ -80,7 +80,7 @@ def schema_of(node_class: object) -> io.Schema | None:
     return next((own for own in map(_schema, _NODES) if own.node_id == node_class), None)
 
 
-asked_settings.know(settings_of)
+prompt_settings.know(settings_of)
 
 
 def as_shown(
@@ -88,11 +88,10 @@ def as_shown(
 ) -> TrainerError:
     """What ComfyUI is to say of an error that the node has raised; the node's box says it too.
 
-    Args:
-        makers: Titles of nodes whose inputs it speaks of where several have the same setting.
+    `makers` are titles of nodes whose inputs it speaks of where several have the same setting.
     """
     refusal = told_by(node, error, makers)
-    from ..services.panel import PANEL
+    from ..services.panel.messages import PANEL
 
     node_id = comfy_host.current_node()
     in_panel = PANEL.explain(node_id, comfy_host.current_prompt(), refusal)
@@ -104,7 +103,7 @@ def as_shown(
 def as_refused(node: type[io.ComfyNode], error: TrainerError) -> str:
     """What ComfyUI is to say of an error in a prompt that it therefore does not queue."""
     shown = told_by(node, error)
-    queued.tell_sender(EVENT, {**_address(node), **shown})
+    queued_prompt.tell_sender(EVENT, {**_address(node), **shown})
     return str(InputError(shown["found"], shown["expected"], shown["remedy"]))
 
 
@@ -113,7 +112,7 @@ def _address(node: type[io.ComfyNode]) -> dict[str, str]:
     schema = _schema(node)
     return {
         "node_id": comfy_host.current_node(),
-        "workflow": queued.workflow(),
+        "workflow": queued_prompt.workflow(),
         "class_type": schema.node_id,
         "title": schema.display_name or "",
     }
@@ -124,9 +123,8 @@ def told_by(
 ) -> dict[str, str]:
     """An error in the words of the graph, as `as_shown` takes it.
 
-    Returns:
-        JSON values: what was ``found``, what was ``expected`` and the ``remedy``; ``input`` is the
-        node's input that the remedy names, or empty.
+    JSON values: what was ``found``, what was ``expected`` and the ``remedy``; ``input`` is the
+    node's input that the remedy names, or empty.
     """
     schema, inputs = _schema(node), _inputs(node)
     parts = [_SOURCE.sub("", part) for part in (error.found, error.expected, error.remedy)]
@@ -134,15 +132,13 @@ def told_by(
     if not named:
         ids = sorted({each.id for each in schema.inputs}, key=len, reverse=True)
         # A sentence may write an input's name as words.
-        named = next((own for own in ids if _has(parts[2].replace(*_as_words(own)), own)), "")
+        named = next(
+            (own for own in ids if _has(parts[2].replace(own.replace("_", " "), own), own)), ""
+        )
     parts = [_short_paths(_in_words(part, node, makers)) for part in parts]
     found, expected, remedy = parts
     remedy = _ASSIGNED.sub(r"\1 to ", remedy)
     return {"found": found, "expected": expected, "remedy": remedy, "input": named}
-
-
-def _as_words(name: str) -> tuple[str, str]:
-    return name.replace("_", " "), name
 
 
 def _schema(node: type[io.ComfyNode]) -> io.Schema:

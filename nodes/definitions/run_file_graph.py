@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from comfy_api.latest import io
 
-from ...trainer_core.families.lent import GRAPH_MODEL
+from ...trainer_core.families.graph_model_denoiser import GRAPH_MODEL
 from ..host import comfy_host
 from . import adapter_settings, full_graph, sockets
 from .adapter_settings import AdapterSettings
@@ -25,7 +25,7 @@ from .train_adapter import TrainAdapter
 from .training_settings import TrainingSettings
 
 if TYPE_CHECKING:
-    from ..services.opened_run_file import OpenedRun
+    from ..services.open_run_file import OpenedRun
 
 _LARGEST_REQUEST = 2**23  # bytes
 _MOST_JOINED = 32
@@ -53,11 +53,7 @@ _OWN_LAYOUT = "comfyui"
 
 
 def settings_with_inputs(kind: str) -> set[str]:
-    """The settings that the nodes have inputs for.
-
-    Args:
-        kind: Of the adapter: some settings are of one kind alone.
-    """
+    """The settings that the nodes have inputs for, where an adapter is of this kind."""
     own = {each.path for each in adapter_settings.settings_of(kind)}
     own |= {each.path for each in adapter_settings.SHARED}
     others = {each.path for node in _NODES if node is not AdapterSettings for each in node.SETTINGS}
@@ -223,7 +219,7 @@ def shown_run_file(body: bytes) -> tuple[Any, int]:
     from ...trainer_core import requirements
     from ...trainer_core.errors import TrainerError
     from ...trainer_core.filesystem.text_files import parse_object
-    from ..services.opened_run_file import open_run_file, read_documents, read_run
+    from ..services.open_run_file import open_run_file, read_documents, read_run
 
     try:
         request = parse_object(body, _LARGEST_REQUEST) or {}

@@ -21,7 +21,6 @@ class SaveAdapter(io.ComfyNode):
 
     @classmethod
     def define_schema(cls) -> io.Schema:
-        """The node's inputs and outputs."""
         return io.Schema(
             node_id="AdapterTrainerSave",
             display_name="Save Adapter",
@@ -72,8 +71,7 @@ class SaveAdapter(io.ComfyNode):
         fused: bool = False,
         dtype: str = "keep",
     ) -> io.NodeOutput:
-        """Write the file."""
-        from ..services.adapter_files import write_adapter_file, written_text
+        from ..services.loras_folder import write_adapter_file, written_text
 
         if (run is None) == (lora is None):
             raise InputError(
@@ -89,7 +87,7 @@ class SaveAdapter(io.ComfyNode):
 
 
 def _check(inputs: Mapping[str, Any]) -> None:
-    from ..services.adapter_files import check_file_name
+    from ..services.loras_folder import check_file_name
 
     if inputs.get("name"):
         check_file_name(inputs["name"])

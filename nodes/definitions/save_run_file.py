@@ -21,7 +21,6 @@ class SaveRunFile(io.ComfyNode):
 
     @classmethod
     def define_schema(cls) -> io.Schema:
-        """The node's inputs and outputs."""
         return io.Schema(
             node_id="AdapterTrainerSaveRunFile",
             display_name="Save Run File",
@@ -49,7 +48,7 @@ class SaveRunFile(io.ComfyNode):
     @classmethod
     def validate_inputs(cls, name: str | None = None) -> bool | str:
         """Refuse a bad name when the graph is queued; one that is linked comes later."""
-        from ..services.choices import check_run_name
+        from ..services.run_config import check_run_name
 
         return sockets.refusal(cls, check_run_name)
 
@@ -63,9 +62,8 @@ class SaveRunFile(io.ComfyNode):
         settings: SettingsChoice | None = None,
         **inputs: Any,
     ) -> io.NodeOutput:
-        """Write the run file."""
-        from ..services.choices import training_config
-        from ..services.run_files import save_run_file
+        from ..services.run_config import training_config
+        from ..services.write_run_file import save_run_file
 
         comfy_host.require_libraries()
         own = section_values(RUN_SETTINGS, inputs)

@@ -184,12 +184,9 @@ def _table_line(path: str, line: str) -> tuple[str, float]:
 
 
 def section_values(inputs: Sequence[SettingInput], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Collect what inputs say, nested as in the run file.
+    """Collect what the values of a node's inputs, by input id, say: nested as in the run file.
 
     Those that were not given are left out, and those that leave it to the optimizer.
-
-    Args:
-        values: The values that the node was executed with, by input id.
     """
     return nested(
         {
@@ -314,10 +311,7 @@ SIZING = tuple(
 
 
 def refuse_others(node: type[io.ComfyNode], inputs: Mapping[str, Any]) -> None:
-    """Refuse what is no setting of a node: ComfyUI hands on links to inputs that it does not have.
-
-    Args:
-        inputs: Those besides the arguments of its ``execute``.
+    """Refuse inputs that are no settings of a node: ComfyUI hands on links to any name.
 
     Raises:
         InputError: It names them.

@@ -12,17 +12,20 @@ import copy
 import functools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from comfy_api.latest import io
 
 from ...trainer_core.errors import InputError, TrainerError
 from ...trainer_core.printable import shortened
-from ..host import comfy_host, queued
+from ..host import comfy_host, queued_prompt
 from ..host.folders import file_stamp
-from ..services.experts import AUTO, ROLES, SWITCH_AT
+from ..services.expert_models import AUTO, ROLES, SWITCH_AT
 from .refusals import as_refused, as_shown, know, schema_of
 from .setting_inputs import SettingInput, section_values
+
+if TYPE_CHECKING:
+    from ..services.choices import RunHandle
 
 Dataset = io.Custom("ADAPTER_TRAINER_DATASET")
 Base = io.Custom("ADAPTER_TRAINER_BASE")
@@ -51,23 +54,13 @@ _WIDGETS: Mapping[str, type | tuple[type, ...]] = {
 }
 
 
-def vision_input() -> io.Input:
-    """The vision model of a MODEL of videos."""
-    return io.ClipVision.Input(
-        "clip_vision",
-        optional=True,
-        tooltip="Connect Load CLIP Vision for a model of videos that sees the first frame through "
-        "it: Wan 2.1 I2V, HunyuanVideo 1.5. Others need none.",
-    )
-
-
-def audio_input() -> io.Input:
-    """The VAE of the sound of a MODEL that makes video and sound."""
+def preview_vae_input() -> io.Input:
+    """The VAE of a node that trains on encoded images."""
     return io.Vae.Input(
-        "audio_vae",
+        "vae",
         optional=True,
-        tooltip="Connect Load LTXV Audio VAE to train clips of LTX-2 with their sound. Left open, "
-        "clips are trained without it. MiniMax-H3 needs its own: Load VAE.",
+        tooltip="Connect it to see previews; without it there are none. Leave it open for the "
+        "embedded base, which has its own. It decodes previews.",
     )
 
 
@@ -85,8 +78,8 @@ def training_inputs(base: str) -> list[io.Input]:
     ]
 
 
-def expert_inputs() -> list[io.Input]:
-    """Which of two MODELs one is, where each samples its own levels of noise."""
+def model_inputs() -> list[io.Input]:
+    """What belongs to a MODEL that is trained: the other of two experts, its eyes, its sound."""
     return [
         io.Combo.Input(
             "expert",
@@ -116,6 +109,18 @@ def expert_inputs() -> list[io.Input]:
             tooltip="Leave it at 0.5, as ComfyUI's workflows have it; set it where yours differs. "
             "Share of the sampling steps that the expert for high noise makes.",
         ),
+        io.ClipVision.Input(
+            "clip_vision",
+            optional=True,
+            tooltip="Connect Load CLIP Vision for a model of videos that sees the first frame "
+            "through it: Wan 2.1 I2V, HunyuanVideo 1.5. Others need none.",
+        ),
+        io.Vae.Input(
+            "audio_vae",
+            optional=True,
+            tooltip="Connect Load LTXV Audio VAE to train clips of LTX-2 with their sound. Left "
+            "open, clips are trained without it. MiniMax-H3 needs its own: Load VAE.",
+        ),
     ]
 
 
@@ -127,6 +132,33 @@ def run_outputs() -> list[io.Output]:
         io.Image.Output(display_name="previews"),
         Run.Output(display_name="run"),
     ]
+
+
+class TrainingNode(io.ComfyNode):
+    """A node that trains, and hands on what it has trained."""
+
+    @classmethod
+    def fingerprint_inputs(cls, name: str | None, **inputs: Any) -> str:
+        """Changes when the adapter that this node handed on was deleted, or is to go on."""
+        from ..services.rerun_stamps import train_stamp
+
+        return train_stamp(str(cls.hidden.unique_id), name)
+
+    @classmethod
+    def workflow(cls) -> dict[str, object]:
+        """What is kept with the run of the graph that runs."""
+        return comfy_host.queued_graph(cls.hidden.prompt, cls.hidden.extra_pnginfo)
+
+    @classmethod
+    def hand_on(
+        cls, name: str, handle: RunHandle, losses: Sequence[float], *more: Any
+    ) -> io.NodeOutput:
+        """A run as `run_outputs`, and further values."""
+        from ..services.graph_run import run_outputs, shown_run
+        from ..services.rerun_stamps import ADAPTERS
+
+        ADAPTERS.hand_on(str(cls.hidden.unique_id), name, handle.adapter)
+        return io.NodeOutput(*run_outputs(handle, losses), *more, ui=shown_run(handle))
 
 
 class FileOrLora(io.ComfyNode):
@@ -225,11 +257,7 @@ class _NoBoolean(str):
 
 
 def read_booleans(prompt: Any) -> None:
-    """Read "true" and "false" of a prompt, and let ComfyUI refuse any other text.
-
-    Args:
-        prompt: What is to be queued, whose prompt is changed.
-    """
+    """Read "true" and "false" of a prompt in place, and let ComfyUI refuse any other text."""
     nodes = prompt.get("prompt") if isinstance(prompt, Mapping) else None
     for each in nodes.values() if isinstance(nodes, Mapping) else ():
         if not isinstance(each, Mapping) or not isinstance(inputs := each.get("inputs"), dict):
@@ -253,18 +281,13 @@ def _booleans(inputs: Iterable[io.Input], before: str = "") -> Iterator[str]:
 
 
 def refusal(node: type[io.ComfyNode], check: Callable[[Mapping[str, Any]], None]) -> bool | str:
-    """What a node's ``validate_inputs`` returns.
+    """What a node's ``validate_inputs`` returns: true, or what is wrong, in lines.
 
     Nothing is checked while another prompt waits or runs: it may be about to write a folder.
-
-    Args:
-        check: Given the node's constants by name; raises an error of the trainer. What comes over a
-            link is not known yet.
-
-    Returns:
-        True, or what is wrong, in lines.
+    `check` is given the node's constants by name, and raises an error of the trainer. What comes
+    over a link is not known yet.
     """
-    constants = queued.constants(comfy_host.current_node())
+    constants = queued_prompt.constants(comfy_host.current_node())
     if constants is None or comfy_host.is_busy():
         return True
     try:

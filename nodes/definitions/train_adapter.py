@@ -15,14 +15,13 @@ if TYPE_CHECKING:
     from ..services.choices import AdapterChoice, BaseChoice, EncodedCache, SettingsChoice
 
 
-class TrainAdapter(io.ComfyNode):
+class TrainAdapter(sockets.TrainingNode):
     """Trains an adapter and hands it to the graph."""
 
     SETTINGS = RUN_SETTINGS
 
     @classmethod
     def define_schema(cls) -> io.Schema:
-        """The node's inputs and outputs."""
         return io.Schema(
             node_id="AdapterTrainerTrain",
             display_name="Train Adapter",
@@ -46,13 +45,7 @@ class TrainAdapter(io.ComfyNode):
                 *sockets.training_inputs(
                     "Connect Load Training Base: the model that you will generate with later."
                 ),
-                io.Vae.Input(
-                    "vae",
-                    optional=True,
-                    tooltip="Connect it to see previews; without it there are none. Leave it "
-                    "open for the embedded base, which has its own. It decodes "
-                    "previews.",
-                ),
+                sockets.preview_vae_input(),
                 *(each.input() for each in RUN_SETTINGS),
                 io.Boolean.Input(
                     "resume",
@@ -85,16 +78,9 @@ class TrainAdapter(io.ComfyNode):
 
         Whether there is the checkpoint is left to `execute`, which says what to do.
         """
-        from ..services.choices import check_run_name
+        from ..services.run_config import check_run_name
 
         return sockets.refusal(cls, check_run_name)
-
-    @classmethod
-    def fingerprint_inputs(cls, name: str | None, **inputs: Any) -> str:
-        """Changes when the adapter that this node handed on was deleted, or is to go on."""
-        from ..services.run_files import train_stamp
-
-        return train_stamp(str(cls.hidden.unique_id), name)
 
     @classmethod
     def execute(
@@ -109,20 +95,16 @@ class TrainAdapter(io.ComfyNode):
         keep_in_loras: int = 0,
         **inputs: Any,
     ) -> io.NodeOutput:
-        """Train, or go on."""
-        from ..services.graph_run import run_outputs, run_training, shown_run
-        from ..services.run_files import ADAPTERS
+        from ..services.graph_run import run_training
 
         comfy_host.require_libraries()
         begin = _resume_setting(resume, str(resume_from))
         own = {**section_values(RUN_SETTINGS, inputs), "resume": begin}
         node_id = str(cls.hidden.unique_id)
-        workflow = comfy_host.queued_graph(cls.hidden.prompt, cls.hidden.extra_pnginfo)
         handle, losses = run_training(
-            node_id, base, cache, adapter, settings, vae, own, workflow, keep_in_loras
+            node_id, base, cache, adapter, settings, vae, own, cls.workflow(), keep_in_loras
         )
-        ADAPTERS.hand_on(node_id, inputs["name"], handle.adapter)
-        return io.NodeOutput(*run_outputs(handle, losses), ui=shown_run(handle))
+        return cls.hand_on(inputs["name"], handle, losses)
 
 
 def _resume_setting(resume: bool, resume_from: str) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 from comfy_api.latest import io
 
 from ...trainer_core.config.section import choices_of
-from ..host import comfy_host, queued
+from ..host import comfy_host, queued_prompt
 from ..host.folders import file_stamp, folder_stamp
 from . import sockets
 from .base_adapters import training_adapter_input
@@ -18,14 +18,13 @@ _GOALS = ("person", "style", "object", "edit", "motion")
 _QUALITIES = ("fast", "standard", "thorough")
 
 
-class TrainQuick(io.ComfyNode):
+class TrainQuick(sockets.TrainingNode):
     """Trains an adapter from a folder of images and a few answers."""
 
     SETTINGS = ()
 
     @classmethod
     def define_schema(cls) -> io.Schema:
-        """The node's inputs and outputs."""
         return io.Schema(
             node_id="AdapterTrainerQuick",
             display_name="Train LoRA (Quick)",
@@ -66,8 +65,6 @@ class TrainQuick(io.ComfyNode):
                     "decodes previews.",
                 ),
                 *_advanced(),
-                sockets.vision_input(),
-                sockets.audio_input(),
             ],
             outputs=sockets.run_outputs(),
             hidden=[io.Hidden.unique_id, io.Hidden.prompt, io.Hidden.extra_pnginfo],
@@ -83,7 +80,7 @@ class TrainQuick(io.ComfyNode):
         cls, folder: str, base: str, name: str | None = "", **inputs: Any
     ) -> str:
         """Changes with images and base, and when the adapter was deleted or is to go on."""
-        from ..services.run_files import train_stamp
+        from ..services.rerun_stamps import train_stamp
 
         path = comfy_host.base_path(base)
         stamp = "" if path == comfy_host.EMBEDDED else file_stamp(path)
@@ -101,27 +98,24 @@ class TrainQuick(io.ComfyNode):
         audio_vae: Any = None,
         **inputs: Any,
     ) -> io.NodeOutput:
-        """Plan, encode and train."""
-        from ..services.graph_run import run_outputs, shown_run
-        from ..services.quick_plan import Answers, Connected
-        from ..services.quick_run import run_quick
-        from ..services.run_files import ADAPTERS
+        from ..services.quick.plan import Answers, Connected
+        from ..services.quick.run import run_quick
 
         comfy_host.require_libraries()
         node_id = str(cls.hidden.unique_id)
-        workflow = comfy_host.queued_graph(cls.hidden.prompt, cls.hidden.extra_pnginfo)
-        answers = Answers(**inputs, loader=queued.loader_of(cls.hidden.prompt, node_id, "model"))
+        answers = Answers(
+            **inputs, loader=queued_prompt.loader_of(cls.hidden.prompt, node_id, "model")
+        )
         connected = Connected(model, clip, vae, other_expert, clip_vision, audio_vae)
-        handle, losses = run_quick(node_id, answers, connected, workflow)
-        ADAPTERS.hand_on(node_id, inputs["name"], handle.adapter)
-        return io.NodeOutput(*run_outputs(handle, losses), ui=shown_run(handle))
+        handle, losses = run_quick(node_id, answers, connected, cls.workflow())
+        return cls.hand_on(inputs["name"], handle, losses)
 
 
 def _check(inputs: Mapping[str, Any]) -> None:
-    from ..services.quick_plan import Answers, check_answers
+    from ..services.quick.plan import Answers, check_answers
 
     if {"folder", "base", "goal", "trigger_word"} <= inputs.keys():
-        linked = queued.links(comfy_host.current_node())
+        linked = queued_prompt.links(comfy_host.current_node())
         name = inputs.get("name", "")
         answers = Answers(
             inputs["folder"], inputs["base"], inputs["goal"], "", name, inputs["trigger_word"]
@@ -226,5 +220,5 @@ def _advanced() -> list[io.Input]:
             "start again from nothing. A run of other images or of another base is left as it is.",
         ),
         training_adapter_input(),
-        *sockets.expert_inputs(),
+        *sockets.model_inputs(),
     ]

@@ -16,14 +16,13 @@ if TYPE_CHECKING:
     from ..services.choices import AdapterChoice, BaseChoice, EncodedCache, SettingsChoice
 
 
-class TrainSweep(io.ComfyNode):
+class TrainSweep(sockets.TrainingNode):
     """Trains every combination of a few settings, and hands on the best adapter."""
 
     SETTINGS = RUN_SETTINGS
 
     @classmethod
     def define_schema(cls) -> io.Schema:
-        """The node's inputs and outputs."""
         return io.Schema(
             node_id="AdapterTrainerSweep",
             display_name="Train Sweep",
@@ -37,12 +36,7 @@ class TrainSweep(io.ComfyNode):
                 *sockets.training_inputs(
                     "Connect Load Training Base or Base From Model: the model of all trials."
                 ),
-                io.Vae.Input(
-                    "vae",
-                    optional=True,
-                    tooltip="Connect it to see previews; without it there are none. Leave it open "
-                    "for the embedded base, which has its own. It decodes previews.",
-                ),
+                sockets.preview_vae_input(),
                 *(each.input() for each in RUN_SETTINGS),
                 io.String.Input(
                     "grid",
@@ -67,7 +61,7 @@ class TrainSweep(io.ComfyNode):
     @classmethod
     def validate_inputs(cls, name: str | None = None, grid: str | None = None) -> bool | str:
         """Refuse a bad name or grid when the graph is queued; one that is linked comes later."""
-        from ..services.choices import check_run_name
+        from ..services.run_config import check_run_name
         from ..services.sweep_run import check_grid
 
         def check(inputs: Mapping[str, Any]) -> None:
@@ -75,13 +69,6 @@ class TrainSweep(io.ComfyNode):
             check_grid(inputs)
 
         return sockets.refusal(cls, check)
-
-    @classmethod
-    def fingerprint_inputs(cls, name: str | None, **inputs: Any) -> str:
-        """Changes when the adapter that this node handed on was deleted."""
-        from ..services.run_files import train_stamp
-
-        return train_stamp(str(cls.hidden.unique_id), name)
 
     @classmethod
     def execute(
@@ -95,16 +82,12 @@ class TrainSweep(io.ComfyNode):
         vae: Any = None,
         **inputs: Any,
     ) -> io.NodeOutput:
-        """Train, or go on."""
-        from ..services.graph_run import run_outputs, shown_run
-        from ..services.run_files import ADAPTERS
         from ..services.sweep_run import train_sweep
 
         comfy_host.require_libraries()
         own, node_id = section_values(RUN_SETTINGS, inputs), str(cls.hidden.unique_id)
-        queued = comfy_host.queued_graph(cls.hidden.prompt, cls.hidden.extra_pnginfo)
+        workflow = cls.workflow()
         handle, losses, table = train_sweep(
-            node_id, base, cache, adapter, settings, vae, own, queued, grid, stops=stop_hopeless
+            node_id, base, cache, adapter, settings, vae, own, workflow, grid, stops=stop_hopeless
         )
-        ADAPTERS.hand_on(node_id, inputs["name"], handle.adapter)
-        return io.NodeOutput(*run_outputs(handle, losses), table, ui=shown_run(handle))
+        return cls.hand_on(inputs["name"], handle, losses, table)

@@ -98,7 +98,6 @@ class TrainingSettings(io.ComfyNode):
 
     @classmethod
     def define_schema(cls) -> io.Schema:
-        """The node's inputs and outputs."""
         return io.Schema(
             node_id="AdapterTrainerSettings",
             display_name="Training Settings",
@@ -125,7 +124,6 @@ class TrainingSettings(io.ComfyNode):
 
     @classmethod
     def execute(cls, **inputs: Any) -> io.NodeOutput:
-        """Describe the settings."""
         from ..services.choices import SettingsChoice
 
         sockets.settings_check(cls.SETTINGS)(inputs)

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ...trainer_core.errors import InputError
-from ...trainer_core.families import native_model
-from .graph_inputs import ordinary, require_plain, vae_identity
+from ...trainer_core.families import graph_model_layers
+from .clip_and_vae_inputs import ordinary, require_plain, vae_identity
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ...trainer_core.families.lent import LentSound
+    from ...trainer_core.families.graph_model_denoiser import LentSound
     from ...trainer_core.types import Sound
     from .graph_model import GraphModel
 
@@ -46,7 +46,7 @@ def require_audio_vae(vae: Any, model: GraphModel, rate: float | None = None) ->
             "the VAE of its sound: it makes no clip and no image without",
             f"Connect Load VAE with that file to {_SOCKET}.",
         )
-    if not native_model.makes_sound(model.denoiser):
+    if not graph_model_layers.makes_sound(model.denoiser):
         raise InputError(
             f"a VAE at the {_SOCKET} input, and a MODEL that makes no sound ({model.kind})",
             "a MODEL that makes video and sound, such as LTX-2",
@@ -88,12 +88,8 @@ class AudioVae:
         return f"{vae_identity(self.vae)}{scaled}"
 
     def lent(self, rate: float, *, always: bool = False) -> LentSound:
-        """The VAE for previews of so many frames a second.
-
-        Args:
-            always: As of `LentSound`.
-        """
-        from ...trainer_core.families.lent import LentSound
+        """The VAE for previews of so many frames a second; `always` as of `LentSound`."""
+        from ...trainer_core.families.graph_model_denoiser import LentSound
 
         return LentSound(lambda frames: self.shape(frames / rate), self.decode, always)
 
@@ -126,15 +122,9 @@ class AudioVae:
             return ordinary(self.encode(waveform, rate, seconds)[0].float().cpu())
 
     def encode(self, waveform: Tensor, rate: int, seconds: float) -> Tensor:
-        """Encode a clip's sound.
+        """Encode a clip's sound `[2, N]` in [-1, 1], a little longer than it, to `[1, *shape]`.
 
-        Args:
-            waveform: `[2, N]` in [-1, 1]; a little longer than the clip.
-            rate: Numbers of a channel for each second.
-            seconds: Length of the clip.
-
-        Returns:
-            `[1, *shape]`, scaled.
+        The rate is numbers of a channel for each second. The latents are scaled.
         """
         import torch
         from torchaudio.functional import resample

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from . import comfy_engine
+from .clip_and_vae_inputs import require_trainable
 from .frozen_modules import frozen_modules
-from .graph_inputs import require_trainable
 from .unchanged_inputs import unchanged_inputs
 
 _SAMPLING, _ORIGINAL = "model_sampling", "_orig_mod"
@@ -142,14 +142,7 @@ class _RawOutput:
 
 
 def raw_output_sampling(sampling: nn.Module) -> nn.Module:
-    """A copy of a ``model_sampling`` that leaves the network's output as it is.
-
-    Args:
-        sampling: The object that the graph gave the model.
-
-    Returns:
-        Another object, with the same tensors.
-    """
+    """A copy of a graph's ``model_sampling``, with its tensors, for the network's own output."""
     raw = copy.copy(sampling)
     for name, value in vars(sampling).items():
         if isinstance(value, dict):

@@ -69,11 +69,7 @@ def enable_checkpointing(
 
     It is undone where the model is given back (`borrowed_denoiser`), which also has to protect the
     inputs of these blocks from changes in place: a second computation would begin with others.
-
-    Args:
-        denoiser: ComfyUI's ``diffusion_model``.
-        paths: Where the lists of its blocks are (`blocks_of`).
-        call: Calls each block, (block, inputs) to outputs; None for torch's checkpoint.
+    `call` calls each block, (block, inputs) to outputs; None is torch's checkpoint.
     """
     for block in blocks_of(denoiser, paths):
         forward = block.forward

@@ -21,7 +21,7 @@ import torch
 from torch import is_grad_enabled as grad_enabled
 
 from ...trainer_core.device import has_own_attention
-from .graph_inputs import ATTENTION
+from .clip_and_vae_inputs import ATTENTION
 from .ordinary_tensors import ordinary_alias
 
 if TYPE_CHECKING:
@@ -41,14 +41,7 @@ Fp8Linear: type[Any] = comfy.ops.fp8_ops.Linear
 
 
 def read_weight(op: Any, like: Tensor) -> tuple[Any, Any, Any]:
-    """An op's weight and bias as its forward pass reads them, for an input.
-
-    Args:
-        like: Its dtype and device are asked for.
-
-    Returns:
-        Weight, bias and what `give_back` wants.
-    """
+    """Weight and bias as an op's forward pass reads them for an input; what `give_back` wants."""
     own = getattr(op, "cast_bias_weight", None)
     if own is not None:
         # A pack's own op, which keeps a packed weight in a way that only it can read.
@@ -132,9 +125,9 @@ def differentiable_kernels() -> Iterator[None]:
 
 def makes_sound(patcher: Any) -> bool:
     """Whether a MODEL of videos makes their sound too."""
-    from ...trainer_core.families import native_model
+    from ...trainer_core.families import graph_model_layers
 
-    return native_model.makes_sound(patcher.model.diffusion_model)
+    return graph_model_layers.makes_sound(patcher.model.diffusion_model)
 
 
 def replaces_attention() -> bool:
@@ -147,11 +140,8 @@ def replaces_attention() -> bool:
 def exact_attention(device: torch.device) -> Iterator[None]:
     """While it lasts, ComfyUI prefers no attention whose gradients may be wrong.
 
-    `trainer_core.device.borrowed_attention` says why it is cuDNN's.
-
-    Args:
-        device: Where the model computes; torch's own attention is put back where it is known to
-            work (`has_own_attention`).
+    `trainer_core.device.borrowed_attention` says why it is cuDNN's. Torch's own attention is put
+    back where it is known to work on the device (`has_own_attention`).
     """
     preferred = getattr(comfy.ops, "SDPA_BACKEND_PRIORITY", [])
     before, kernel = list(preferred), torch.nn.functional.scaled_dot_product_attention
@@ -174,11 +164,7 @@ def torch_attention(override: object, *args: Any, **options: Any) -> Tensor:
 
 
 def needs_torch_attention(options: Mapping[str, Any]) -> bool:
-    """Whether attention is computed by a kernel that may have no backward pass.
-
-    Args:
-        options: A MODEL's ``transformer_options``.
-    """
+    """Whether ``transformer_options`` name a kernel of attention that may have no backward pass."""
     known = comfy.ldm.modules.attention
     plain = ("attention_basic", "attention_sub_quad", "attention_split", "attention_pytorch")
     own = known.optimized_attention.__name__ not in {*plain, "attention_xformers"}
@@ -186,11 +172,7 @@ def needs_torch_attention(options: Mapping[str, Any]) -> bool:
 
 
 def load_model(patcher: Any, memory_required: int) -> None:
-    """Load a model as a sampler does, its patches applied.
-
-    Args:
-        memory_required: Bytes that are to be left free for the work.
-    """
+    """Load a model as a sampler does, its patches applied, and leave so many bytes free."""
     management.load_models_gpu([patcher], memory_required=memory_required)
 
 
@@ -226,11 +208,9 @@ def uninterrupted() -> Iterator[None]:
 
 @contextmanager
 def computing_in(model: Any, dtype: Any) -> Iterator[None]:
-    """While it lasts, a model computes in a dtype; its weights are cast as they are read.
+    """While it lasts, a ``BaseModel`` computes in a dtype; its weights are cast as they are read.
 
-    Args:
-        model: ComfyUI's ``BaseModel``.
-        dtype: The dtype; None for the model's own.
+    None is the model's own dtype.
     """
     if dtype is None or dtype == model.get_dtype_inference():
         yield

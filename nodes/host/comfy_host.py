@@ -205,14 +205,10 @@ def checkpoint_path(name: str) -> Path:
 
 
 def queued_graph(prompt: object, extra: object) -> dict[str, object]:
-    """What ComfyUI says of the graph that runs: JSON values under ``workflow`` and ``prompt``.
+    """What ComfyUI says of the graph that runs, and what may be kept: JSON values by name.
 
-    Args:
-        prompt: The hidden input ``prompt``.
-        extra: The hidden input ``extra_pnginfo``; None without a browser.
-
-    Returns:
-        What may be kept: nothing under ``--disable-metadata``.
+    They are made of the hidden inputs ``prompt`` and ``extra_pnginfo``, the second None without a
+    browser. Nothing is kept under ``--disable-metadata``.
     """
     if comfy.cli_args.args.disable_metadata:
         return {}
@@ -347,11 +343,7 @@ def kept_models() -> dict[str, int]:
 
 
 def out_of_memory(error: BaseException, room: str, remedy: str) -> RunError | None:
-    """Explain an error of the device's memory, or None for any other error.
-
-    Args:
-        error: What was raised.
-    """
+    """Explain an error of the device's memory; None for any other error."""
     if not isinstance(error, Exception) or not management.is_oom(error):
         return None
     text = str(error).strip().splitlines()
@@ -370,10 +362,9 @@ class ProgressBar:
         self._total = total
 
     def show(self, done: int) -> bool:
-        """Show how far the work is.
+        """Show how far the work is; true where the user has cancelled.
 
-        Returns:
-            Whether the user has cancelled; ComfyUI asks at each update, and forgets the answer.
+        ComfyUI asks at each update, and forgets the answer.
         """
         try:
             self._bar.update_absolute(done, self._total)
@@ -507,13 +498,10 @@ def is_asked_from_here() -> bool:
 def add_route(
     method: str, path: str, answer: Callable[[Mapping[str, str], bytes], tuple[Any, int]]
 ) -> None:
-    """Add a route to ComfyUI's server.
+    """Add a route, such as ``/adapter_trainer/state``, to ComfyUI's server.
 
-    Args:
-        method: ``GET`` or ``POST``.
-        path: Such as ``/adapter_trainer/state``.
-        answer: From the query and the body of a request to JSON values or a `ServedFile`, and the
-            HTTP status. It is called in a thread, and may wait for the disk.
+    `answer` makes JSON values or a `ServedFile`, and the HTTP status, of the query and the body of
+    a request. It is called in a thread, and may wait for the disk.
     """
     from aiohttp import web
 

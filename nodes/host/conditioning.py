@@ -51,14 +51,9 @@ def stored_conditioning(entries: Sequence[Any], caption: str) -> dict[str, Tenso
 
 
 def restored_conditioning(stored: Mapping[str, Tensor], device: torch.device) -> dict[str, Any]:
-    """Put a conditioning together again.
+    """Put what `stored_conditioning` gave together again, with its tensors on a device.
 
-    Args:
-        stored: What `stored_conditioning` gave, read from anywhere.
-        device: Where its tensors are wanted.
-
-    Returns:
-        The mapping, with the tensor as ``cross_attn``: what ComfyUI's samplers make of the pair.
+    The mapping has the tensor as ``cross_attn``: what ComfyUI's samplers make of the pair.
     """
     form = bytes(stored[FORM].cpu().tolist()).decode()
     return _put_together(parse_json(form), stored, device)

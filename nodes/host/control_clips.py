@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from . import comfy_host
-from .graph_inputs import Vae, ordinary
+from .clip_and_vae_inputs import Vae, ordinary
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -34,11 +34,7 @@ class ControlRule:
 
 
 def control_rule(model: Any) -> ControlRule | None:
-    """How a model is steered by a control clip; None where it is not.
-
-    Args:
-        model: ComfyUI's ``BaseModel``.
-    """
+    """How a ``BaseModel`` is steered by a control clip; None where it is not."""
     config = type(getattr(model, "model_config", None)).__name__
     return _RULES.get(type(model).__name__) or _RULES.get(config)
 

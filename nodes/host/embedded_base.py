@@ -25,11 +25,7 @@ _NO_SHIFT = 0.0
 
 
 def embedded_model(disable_dynamic: bool = False) -> Any:
-    """ComfyUI's MODEL.
-
-    Args:
-        disable_dynamic: As ComfyUI's loaders have it, which it calls again for a deep copy.
-    """
+    """ComfyUI's MODEL; `disable_dynamic` as its loaders have it, which it calls for a deep copy."""
     import torch
 
     spec, folder = _base()
@@ -74,11 +70,9 @@ def embedded_vae() -> Any:
 
 
 def conditioning(prompt: Conditioning, latents: Sequence[Tensor]) -> list[Any]:
-    """ComfyUI's CONDITIONING.
+    """ComfyUI's CONDITIONING of ``text_embeddings`` `[L, D]` and latents of control images.
 
-    Args:
-        prompt: ``text_embeddings`` `[L, D]`.
-        latents: Normalised latents `[C, h, w]` of control images.
+    The latents are normalised, `[C, h, w]`.
     """
     raw = _latent_format().process_out
     # As ComfyUI's nodes for editing hand them on: raw, and one frame of a video.

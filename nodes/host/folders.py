@@ -35,12 +35,10 @@ _BASE_FILES = 2000
 
 
 def checked_parts(name: str, what: str, *, new: bool = True) -> tuple[str, ...]:
-    """Split a relative name into parts that are safe on every system.
+    """Split a name such as ``datasets/cats`` into parts that are safe on every system.
 
-    Args:
-        name: Such as ``datasets/cats``; parts are separated by ``/``.
-        new: Whether something of this name will be made. Names that exist may have loose accents,
-            as macOS writes them.
+    With `new` something of this name will be made. Names that exist may have loose accents, as
+    macOS writes them.
 
     Raises:
         InputError: When a part could lead out of a folder or is no file name somewhere.
@@ -191,10 +189,9 @@ def folder_stamp(folder: Path, patterns: tuple[str, ...] = ("**/*",)) -> str:
 
 
 def base_stamp(folder: Path) -> str:
-    """Changes with what a base is loaded from.
+    """Changes with what a base is loaded from, which may be a Diffusers folder.
 
-    Args:
-        folder: A Diffusers folder. Links are followed, three folders deep; 2000 files count.
+    Links are followed, three folders deep; 2000 files count.
     """
     found: list[Path] = []
     for place, folders, names in os.walk(folder, followlinks=True):

@@ -25,14 +25,11 @@ _HOOKS = (
 
 @contextmanager
 def frozen_modules(model: nn.Module) -> Iterator[None]:
-    """Freeze a model's ops, and put everything back on every way out.
+    """Freeze the ops of a loaded ``diffusion_model``, and put everything back on every way out.
 
     What is put back: each module's class, its children, its hooks, its forward pass and whether it
     is in training mode; parameters outside of ops, which meanwhile are ordinary tensors over the
     same memory; and which parameters ask for a gradient.
-
-    Args:
-        model: ComfyUI's ``diffusion_model``, loaded.
     """
     modules = list(model.modules())
     states, known = [_ModuleState(each) for each in modules], set(vars(model))

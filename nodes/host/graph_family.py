@@ -10,21 +10,21 @@ from typing import TYPE_CHECKING, Any
 
 from .audio_vae import AudioVae, require_audio_vae
 from .borrowed_model import borrowed_denoiser, uncompiled
+from .clip_of_model import require_own_text
 from .control_clips import control_rule
-from .graph_encoders import seeing_text
+from .family_encoders import seeing_text
 from .graph_model import GraphModel
 from .graph_predict import GraphPredict, Silence
-from .graph_text import graph_text
-from .own_text import require_own_text
-from .plain_encoders import PlainEncoders
+from .model_encoders import PlainEncoders
 from .start_frames import EndpointEncoder
+from .trained_text import graph_text
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
     from ...trainer_core.families.family import Family
-    from ...trainer_core.families.lent import LentDenoiser, OtherExpert
+    from ...trainer_core.families.graph_model_denoiser import LentDenoiser, OtherExpert
     from ...trainer_core.inference.encoders import MakeSource
     from ...trainer_core.types import Conditioning
     from ...trainer_core.weights.base_location import BaseLocation
@@ -86,7 +86,7 @@ def _nothing_unused(transformer: nn.Module) -> tuple[str, ...]:
 
 def other_expert(model: Any, *, begins: bool, switch_at: float) -> OtherExpert:
     """A second MODEL that previews are sampled with, as `OtherExpert` describes it."""
-    from ...trainer_core.families.lent import OtherExpert
+    from ...trainer_core.families.graph_model_denoiser import OtherExpert
 
     found = GraphModel(model)
     predict = GraphPredict(found.patcher, found.space.dimensions, found.straight, found.guided)
@@ -109,8 +109,8 @@ def _family(
     heard: AudioVae | None,
 ) -> Family:
     from ...trainer_core.diffusion.sigma import ShiftSettings
-    from ...trainer_core.families import native_model
-    from ...trainer_core.families.lent_family import lent_family
+    from ...trainer_core.families import graph_model_layers
+    from ...trainer_core.families.graph_model_family import lent_family
     from .checkpointed_forward import enable_checkpointing
 
     denoiser, sampling = found.denoiser, ShiftSettings(shift=found.shift)
@@ -122,9 +122,9 @@ def _family(
     predict = GraphPredict(
         found.patcher, found.space.dimensions, found.straight, found.guided, text, silence
     )
-    names = native_model.key_map(denoiser)
-    header = native_model.header_names(denoiser, found.kind)
-    lists = native_model.block_lists(denoiser)
+    names = graph_model_layers.key_map(denoiser)
+    header = graph_model_layers.header_names(denoiser, found.kind)
+    lists = graph_model_layers.block_lists(denoiser)
     references = (_EDIT,) if found.takes_references else ()
     steered = ("edit",) if found.steered else ()
     room = 0 if work is None else found.room(*work)
@@ -145,10 +145,10 @@ def _family(
         layers=replace(
             family.layers,
             repeated_blocks=lists,
-            presets=native_model.native_presets(denoiser),
-            convolutional_presets=native_model.convolutional_presets(denoiser),
-            shared_inputs=native_model.shared_inputs(denoiser),
-            unused=native_model.unused,
+            presets=graph_model_layers.native_presets(denoiser),
+            convolutional_presets=graph_model_layers.convolutional_presets(denoiser),
+            shared_inputs=graph_model_layers.shared_inputs(denoiser),
+            unused=graph_model_layers.unused,
             enable_checkpointing=lambda transformer, call=None: enable_checkpointing(
                 transformer, lists, call
             ),
@@ -170,7 +170,7 @@ def _given(
     found: GraphModel, model: Any, lists: tuple[str, ...], room: int, predict: GraphPredict
 ) -> LentDenoiser:
     """The MODEL as the core borrows it."""
-    from ...trainer_core.families.lent import LentDenoiser
+    from ...trainer_core.families.graph_model_denoiser import LentDenoiser
 
     def open_denoiser(
         dtype: torch.dtype, device: torch.device, at_end: contextlib.ExitStack

@@ -10,11 +10,11 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from ...trainer_core.errors import BaseModelError
-from ...trainer_core.families.distilled import distilled_word, is_turned_round
+from ...trainer_core.families.base_names import distilled_word, is_turned_round
 from . import comfy_host, reference_images
+from .clip_and_vae_inputs import options_fingerprint, require_trainable, weights_fingerprint
 from .control_clips import control_rule
-from .graph_inputs import options_fingerprint, require_trainable, weights_fingerprint
-from .plain_encoders import LatentSpace
+from .model_encoders import LatentSpace
 from .start_frames import start_frames
 
 if TYPE_CHECKING:
@@ -344,11 +344,9 @@ class GraphModel:
     def room(self, images: int, side: int, rank: int, frames: int = 1) -> int:
         """Bytes of the device that a step may need beside the model, for ComfyUI to leave free.
 
-        A guess, as ComfyUI's own of a sampler's step is, from which it is made; no GPU has
-        measured it. What is left free is ComfyUI's way to decide how much of a model it loads.
-
-        Args:
-            side: Of an image, in pixels.
+        A guess, as ComfyUI's own of a sampler's step is, from which it is made; no GPU has measured
+        it. What is left free is ComfyUI's way to decide how much of a model it loads. `side` is
+        that of an image, in pixels.
         """
         small, deep = max(1, side // self.space.pixels), (1,) * (self.space.dimensions - 2)
         if self.clips is not None:
@@ -361,11 +359,9 @@ class GraphModel:
         return int(_OF_A_STEP * forward) + _OF_A_FACTOR * rank * sum(sizes)
 
     def precision(self, wanted: str) -> str:
-        """``bf16`` or ``fp32``: what a run computes in.
+        """``bf16`` or ``fp32``: what a run computes in, by ``training.precision``.
 
-        Args:
-            wanted: ``training.precision``; of ``auto`` the model's own, and bf16 for fp16, in which
-                gradients underflow.
+        Of ``auto`` it is the model's own, and bf16 for fp16, in which gradients underflow.
         """
         import torch
 
@@ -445,9 +441,8 @@ def classes_of(made: object) -> tuple[str, ...]:
 def traits_of(config: object, parameterization: str, *, guided: bool) -> frozenset[str]:
     """What presets of a model depend on, by the layers of ``config/presets/graph_model.yaml``.
 
-    Args:
-        parameterization: Name of what it predicts: ``flow``, ``eps``, ``v`` or ``edm``.
-        guided: Whether it reads its guidance as a number.
+    `parameterization` is ``flow``, ``eps``, ``v`` or ``edm``; `guided` says whether the model reads
+    its guidance as a number.
     """
     discrete = set() if parameterization == "flow" else {"discrete"}
     return frozenset(

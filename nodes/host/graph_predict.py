@@ -15,9 +15,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from . import comfy_engine, comfy_host
+from .clip_and_vae_inputs import ATTENTION
 from .conditioning import restored_conditioning
 from .control_clips import control_rule
-from .graph_inputs import ATTENTION
 from .prediction_proof import PredictionProof
 from .reference_images import REFERENCES, UNFIT, ReferenceProof
 from .start_frames import EndpointInputs, endpoint_inputs
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from ...trainer_core.types import Conditioning, FrameGrid
-    from .graph_text import GraphText
+    from .trained_text import GraphText
 
 _VIDEO, _MASK = 3, "attention_mask"
 

@@ -11,13 +11,8 @@ if TYPE_CHECKING:
 def ordinary_alias(tensor: Tensor | None) -> Tensor | None:
     """The same numbers in the same memory, as a tensor that autograd may keep.
 
-    A tensor that was made under ``torch.inference_mode`` cannot be saved for a backward pass.
-
-    Args:
-        tensor: Any plain tensor, or None.
-
-    Returns:
-        The tensor itself, without a gradient, where it is an ordinary one.
+    A tensor that was made under ``torch.inference_mode`` cannot be saved for a backward pass. An
+    ordinary one is given as it is, without a gradient.
     """
     import torch
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ...trainer_core.device import is_out_of_memory
 from ...trainer_core.errors import BaseModelError, TrainerError
 from ...trainer_core.printable import listed
-from .graph_inputs import patches_of
+from .clip_and_vae_inputs import patches_of
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

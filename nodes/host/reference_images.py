@@ -24,11 +24,7 @@ UNFIT = (AttributeError, IndexError, KeyError, TypeError, ValueError)
 
 
 def takes_references(model: Any) -> bool:
-    """Whether a model makes anything of reference images.
-
-    Args:
-        model: ComfyUI's ``BaseModel``.
-    """
+    """Whether a ``BaseModel`` makes anything of reference images."""
     return any(REFERENCES in _constants(code) for code in _codes(type(model)))
 
 
@@ -64,12 +60,9 @@ class ReferenceProof:
         self.proven = False
 
     def require(self, predict: Callable[[bool], Tensor], kind: str, device: torch.device) -> None:
-        """Refuse a model whose prediction does not depend on them.
+        """Refuse a model, of a kind of ComfyUI's, whose prediction does not depend on them.
 
-        Args:
-            predict: Whether with reference images to a prediction.
-            kind: ComfyUI's name of the model's class.
-            device: Where it computes.
+        `predict` makes a prediction with reference images or without.
 
         Raises:
             BaseModelError: When both predictions are the same, or the network has no place for

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ...trainer_core.errors import BaseModelError
 from ...trainer_core.types import ENDS, START, StartFrames
 from . import comfy_host
-from .graph_inputs import Vae, ordinary, require, weights_fingerprint
+from .clip_and_vae_inputs import Vae, ordinary, require, weights_fingerprint
 
 if TYPE_CHECKING:
     import torch
@@ -82,11 +82,7 @@ class EndpointRule:
 
 
 def endpoint_rule(model: Any) -> EndpointRule | None:
-    """How a model takes the first frame of a clip; None where it cannot.
-
-    Args:
-        model: ComfyUI's ``BaseModel``.
-    """
+    """How a ``BaseModel`` takes the first frame of a clip; None where it cannot."""
     config = type(getattr(model, "model_config", None)).__name__
     rule = _RULES.get(config) or _RULES.get(type(model).__name__)
     # Wan 2.1 and Cosmos-Predict2 for texts are of the class of their siblings that begin with one.
@@ -120,17 +116,11 @@ class EndpointEncoder:
     def __call__(
         self, vae: Vae, first: Tensor, last: Tensor | None, count: int
     ) -> dict[str, Tensor]:
-        """Encode them.
+        """Encode the first frame of a clip of `count` frames, `[3, H, W]`, uint8; maybe the last.
 
-        Args:
-            first: `[3, H, W]`, uint8.
-            last: As well; None where the first one alone is given.
-            count: Frames of the clip.
-
-        Returns:
-            Latents of the VAE `[C, f, h, w]` as ``frames``; ``vision`` `[L, D]` where the model
-            reads it; and, where latents are not predicted, ``clean`` `[f]`, 1 for each frame of
-            them that is so.
+        Latents of the VAE `[C, f, h, w]` as ``frames``; ``vision`` `[L, D]` where the model reads
+        it; and, where latents are not predicted, ``clean`` `[f]`, 1 for each frame of them that is
+        so.
 
         Raises:
             InputError: When it reads the frames as a vision model sees them, and there is none.
@@ -139,7 +129,8 @@ class EndpointEncoder:
 
         rule = endpoint_rule(self.model)
         assert rule is not None
-        frames = [_pixels(each) for each in (first, last) if each is not None]
+        shown = [each for each in (first, last) if each is not None]
+        frames = [each.movedim(0, -1)[None].float() / 255 for each in shown]
         latents = rule.encode(vae, frames[0], None if last is None else frames[1], count)
         found = {_FRAMES: ordinary(latents[0])}
         if rule.reads and getattr(self.model.diffusion_model, rule.reads, None) is not None:
@@ -155,11 +146,10 @@ class EndpointEncoder:
 
 
 def endpoint_inputs(model: Any, text: Conditioning, shape: torch.Size) -> EndpointInputs:
-    """What KSampler is given of the frames that are stored beside a text.
+    """What KSampler is given of the frames that are stored beside a text, for noise of a shape.
 
-    Args:
-        text: As `EndpointEncoder` gave them, under `START` or `ENDS`; nothing where none are given.
-        shape: Of the noise, `[1, C, f, h, w]`.
+    They are as `EndpointEncoder` gave them, under `START` or `ENDS`; nothing where none are given.
+    The shape is `[1, C, f, h, w]`.
 
     Raises:
         BaseModelError: When they were encoded for a clip of another length or size.
@@ -184,10 +174,6 @@ def endpoint_inputs(model: Any, text: Conditioning, shape: torch.Size) -> Endpoi
         output[rule.read_part] = vision[None]
         inputs.entries["clip_vision_output"] = output
     return inputs
-
-
-def _pixels(frame: Tensor) -> Tensor:
-    return frame.movedim(0, -1)[None].float() / 255
 
 
 def _grey_between(vae: Vae, first: Tensor, last: Tensor | None, count: int) -> Tensor:

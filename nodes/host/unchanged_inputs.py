@@ -29,7 +29,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.overrides import TorchFunctionMode
 
 from ...trainer_core.errors import RunError
-from .graph_inputs import made_by
+from .clip_and_vae_inputs import made_by
 from .ordinary_tensors import ordinary_alias
 
 _REBOUND: dict[str, Callable[..., Tensor]] = {
@@ -166,14 +166,10 @@ def _each(change: Callable[[Tensor], Any], value: Any) -> Any:
 
 
 def protected(value: Any, reads: list[str] | None = None) -> Any:
-    """A block's argument, with every tensor that a block could change as `Unchanged`.
-
-    Args:
-        reads: As of `Followed`, which the tensors are then.
-    """
+    """A block's argument: every tensor that a block could change as `Unchanged`, or `Followed`."""
 
     def kept(tensor: Tensor) -> Tensor:
-        if not _could_change(tensor):
+        if type(tensor) is not Tensor or not tensor.is_floating_point():
             return tensor
         if reads is None:
             return tensor.as_subclass(Unchanged)
@@ -182,10 +178,6 @@ def protected(value: Any, reads: list[str] | None = None) -> Any:
         return followed
 
     return _each(kept, value)
-
-
-def _could_change(tensor: Tensor) -> bool:
-    return type(tensor) is Tensor and tensor.is_floating_point()
 
 
 def released(value: Any) -> Any:
@@ -198,14 +190,10 @@ def _ordinary(value: Any) -> Any:
 
 
 def blocks_of(denoiser: nn.Module, paths: Sequence[str]) -> list[nn.Module]:
-    """The blocks of lists, in order.
+    """The blocks, in order, of lists of blocks, or of single ones, at these paths.
 
     A sequence of layers, as which a UNet has its blocks, counts as its layers: ComfyUI calls those,
     each with what it takes.
-
-    Args:
-        denoiser: Where they are.
-        paths: Of lists of blocks, or of one block.
     """
     found: list[nn.Module] = []
     for path in paths:
@@ -217,11 +205,7 @@ def blocks_of(denoiser: nn.Module, paths: Sequence[str]) -> list[nn.Module]:
 
 @contextmanager
 def unchanged_inputs(denoiser: nn.Module, paths: Sequence[str]) -> Iterator[None]:
-    """Call blocks with tensors that they cannot change, while it lasts.
-
-    Args:
-        paths: Where the lists of its blocks are.
-    """
+    """While it lasts, call blocks of the lists at these paths with tensors that stay the same."""
     blocks = blocks_of(denoiser, paths)
     # Of some a node has patched the forward pass: a block's own or another.
     patched = {block: vars(block)["forward"] for block in blocks if "forward" in vars(block)}
@@ -237,11 +221,9 @@ def unchanged_inputs(denoiser: nn.Module, paths: Sequence[str]) -> Iterator[None
 
 
 def followed_patches(held: Any) -> Any:
-    """A MODEL's patches, each as autograd can follow it.
+    """A MODEL's ``patches`` or ``patches_replace``, each as autograd can follow it.
 
-    Args:
-        held: ``patches`` or ``patches_replace`` of ``transformer_options``: functions, nested in
-            lists and mappings.
+    They are functions, nested in lists and mappings.
     """
     if isinstance(held, Mapping):
         return {name: followed_patches(each) for name, each in held.items()}

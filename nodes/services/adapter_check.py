@@ -14,7 +14,7 @@ from ...trainer_core.adapter_files.names.key_map import (
     module_place,
     patched_tensor,
 )
-from ...trainer_core.adapter_files.verify.comparison import (
+from ...trainer_core.adapter_files.verify.delta_comparison import (
     LARGEST_DIFFERENCE,
     LayerProof,
     TensorProof,
@@ -22,8 +22,8 @@ from ...trainer_core.adapter_files.verify.comparison import (
 from ...trainer_core.adapter_files.verify.proof import Proof
 from ...trainer_core.errors import AdapterError, AdapterFileError, RunError
 from ..host import comfy_host
-from ..host.adapters import HostAdapter
-from .adapter_files import as_source
+from ..host.adapter_patches import HostAdapter
+from .loras_folder import as_source
 
 if TYPE_CHECKING:
     from typing import Any
@@ -46,21 +46,15 @@ _ROUNDING = 2.0
 def check_adapter(
     node_id: str, model: Any, source: Path | Mapping[str, Tensor], on_problem: str
 ) -> Proof:
-    """See whether ComfyUI loads an adapter for a model as the trainer means it.
+    """See whether ComfyUI loads a file, or tensors by key, for a model as the trainer means it.
 
-    Args:
-        node_id: The node that shows progress and the result.
-        source: A file, or tensors by key.
-        on_problem: ``stop`` ends the graph where something is wrong.
-
-    Returns:
-        What was found.
+    The node shows progress and the result. ``stop`` ends the graph where something is wrong.
 
     Raises:
         AdapterFileError: When it is no safetensors file.
         RunError: When something is wrong and the graph is to stop then.
     """
-    from ...trainer_core.adapter_files.names.key_parsing import is_text_key
+    from ...trainer_core.adapter_files.names.key_layouts import is_text_key
     from ...trainer_core.tensors.safetensors_reader import open_tensors
 
     source_file = as_source(source)
@@ -92,14 +86,14 @@ def _reading(
 ) -> tuple[AdapterState | None, Family | None, str]:
     """What the trainer reads from a file; nothing where it does not know kind or family."""
     from ...trainer_core.adapter_files.names.key_map import WEIGHT
-    from ...trainer_core.adapter_files.names.key_parsing import matching_families
-    from ...trainer_core.adapter_files.read.adapter_file import (
+    from ...trainer_core.adapter_files.names.layer_match import matching_families
+    from ...trainer_core.adapter_files.read.read_adapter import (
         of_denoiser,
         open_adapter,
         open_file,
     )
     from ...trainer_core.bases.adapter_family import other_models
-    from ...trainer_core.families.lent_family import named_family
+    from ...trainer_core.families.graph_model_family import named_family
     from ...trainer_core.families.registry import FAMILIES
 
     try:
@@ -269,7 +263,7 @@ class _Check:
             return
         if change.dim() != 2 or place in self._complaints:
             return
-        from ...trainer_core.adapter_files.verify.comparison import probes, relative
+        from ...trainer_core.adapter_files.verify.delta_comparison import probes, relative
 
         rows = probes(change.shape[1]).to(change)
         output = self._host.bypass(place, rows)
@@ -324,7 +318,7 @@ def _difference(theirs: Tensor, ours: Tensor, before: Tensor) -> LayerProof:
     """Two changes of a weight, the first of which was added to it and taken off again."""
     import torch
 
-    from ...trainer_core.adapter_files.verify.comparison import relative
+    from ...trainer_core.adapter_files.verify.delta_comparison import relative
 
     size, base = (float(torch.linalg.vector_norm(each)) for each in (ours, before))
     rounding = _ROUNDING * torch.finfo(before.dtype).eps * base / size if size else 0.0

@@ -1,22 +1,15 @@
-"""What travels between the pack's nodes, small descriptions and never weights, and their run file.
+"""What travels between the pack's nodes: small descriptions, and never weights.
 
 ComfyUI keeps every output in its cache, so an output must cost nothing to keep.
 """
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ...trainer_core.config import RunConfig
-from ...trainer_core.errors import ConfigError, InputError, RunError
-from ...trainer_core.families.registry import PACKAGES, get_family
-from ...trainer_core.families.run_files import load_config
-
-_OWN_FOLDERS = {"cache": "encoded samples", "pictures": "images of the graph"}
 Values = Mapping[str, Any]
 """Values of a run file's section, by the names of its settings."""
 
@@ -143,165 +136,3 @@ class RunHandle:
     folder: Path
     adapter: Path
     step: int
-
-
-def run_config(base: BaseChoice, *layers: Mapping[str, Any]) -> RunConfig:
-    """The run file that a base and values nested as there make; the last value wins.
-
-    Raises:
-        ConfigError: When the values are out of range or contradict each other.
-    """
-    training: dict[str, Any] = {"precision": base.precision}
-    if base.model is not None:
-        # Noise, eps and v models want other levels; the family knows which.
-        training["sigma"] = {"density": "auto"}
-    preview = {"shift": _sampled_shift(base)}
-    first = {"family": base.family, "base": base.values, "training": training, "preview": preview}
-    return load_config(_merged(first, *layers))
-
-
-def _sampled_shift(base: BaseChoice) -> float | None:
-    """What KSampler would move the noise levels of a preview by; None where the base says it."""
-    if base.embedded or base.family not in PACKAGES:
-        return None
-    if base.values.get("distilled") == "train" or base.values.get("adapters"):
-        return None  # A distilled base, of which some have a shift of their own.
-    family = get_family(base.family)
-    if family.graph is None or family.graph.shift is None:
-        return None
-    from ...trainer_core.bases.locate import locate_base
-
-    edits = base.values.get("variant", "auto") not in {"auto", "generate"}
-    base_settings = load_config({"family": base.family, "base": base.values}).base
-    # Where it cannot be located, those say so who read it.
-    with contextlib.suppress(InputError):
-        located = locate_base(base_settings, family, edits, needs_encoders=False, to_train=False)
-        return family.graph.shift(located)
-    return None
-
-
-def _merged(*layers: Mapping[str, Any]) -> dict[str, Any]:
-    whole: dict[str, Any] = {}
-    for layer in layers:
-        for name, value in layer.items():
-            inner = whole.get(name)
-            nested = isinstance(value, Mapping)
-            below = inner if isinstance(inner, dict) else {}
-            whole[name] = _merged(below, value) if nested else value
-    return whole
-
-
-def _check_run_name(name: str) -> None:
-    name = load_config({"output": {"name": name}}).output.name
-    # Not every disk tells small letters from capital ones.
-    if name.casefold() in _OWN_FOLDERS:
-        raise ConfigError(
-            f"output.name is {name}, where the nodes keep {_OWN_FOLDERS[name.casefold()]}",
-            "a name that is no folder of the nodes",
-            "Choose another name.",
-        )
-
-
-def check_run_name(inputs: Mapping[str, Any]) -> None:
-    """Check the ``name`` among a node's inputs, if it is known yet.
-
-    Raises:
-        ConfigError: When no run can have it.
-    """
-    if "name" in inputs:
-        _check_run_name(inputs["name"])
-
-
-def training_config(
-    base: BaseChoice,
-    cache: EncodedCache,
-    adapter: AdapterChoice,
-    settings: SettingsChoice | None,
-    own: Mapping[str, Any],
-    output: str,
-    *,
-    can_preview: bool,
-) -> RunConfig:
-    """The run file of a training; what the node itself says wins over the settings.
-
-    Args:
-        base: The base, with what is part of it while it trains.
-        cache: The encoded samples, with the dataset.
-        settings: Everything else, or None for the defaults.
-        own: What the training node itself says.
-        can_preview: Whether previews can be sampled.
-
-    Raises:
-        InputError: When values are out of range or contradict each other, or the name cannot be.
-        RunError: When the samples were encoded for another base.
-    """
-    _require_same_base(base, cache.base)
-    previews = cache.previews.values if cache.previews else {}
-    shown = can_preview and bool(previews.get("prompts"))
-    silent = {} if shown else {"preview": {"every": 0}}
-    config = run_config(
-        base,
-        {
-            "dataset": cache.dataset.values,
-            "adapter": adapter.values,
-            "preview": previews,
-            "cache": {"manifest": str(cache.manifest)},
-            "training": {"text_encoder": {"train": cache.trained_clip is not None}},
-        },
-        settings.values if settings else {},
-        own,
-        {"output": {"dir": output}},
-        silent,
-    )
-    _check_run_name(config.output.name)
-    return config if base.expert is None else _of_expert(config, base.expert)
-
-
-def _of_expert(config: RunConfig, expert: Expert) -> RunConfig:
-    """Train the levels of noise that an expert is for, unless the settings name others.
-
-    Raises:
-        ConfigError: When those of the settings lie outside of the expert's.
-    """
-    sigma = config.training.sigma
-    usual, (least, most) = type(sigma)(), expert.levels
-    bounds = {
-        "min": least if sigma.min == usual.min else sigma.min,
-        "max": most if sigma.max == usual.max else sigma.max,
-    }
-    if bounds["min"] >= bounds["max"]:
-        raise ConfigError(
-            f"training.sigma.min is {sigma.min:g} and max is {sigma.max:g}, and the expert samples "
-            f"levels from {least:g} to {most:g}",
-            "levels of this expert",
-            "Leave training.sigma.min and max as they are, or connect the other expert.",
-        )
-    changed = sigma.model_copy(update=bounds)
-    training = config.training.model_copy(update={"sigma": changed})
-    return config.model_copy(update={"training": training})
-
-
-def _require_same_base(base: BaseChoice, encoded: BaseChoice) -> None:
-    ours, theirs = _base_facts(base), _base_facts(encoded)
-    if ours == theirs:
-        return
-    differing = [name for name in ours if ours[name] != theirs.get(name)]
-    raise RunError(
-        "Cache Embeddings was given a base with "
-        + ", ".join(f"{name} {theirs.get(name)}" for name in differing)
-        + ", and this node one with "
-        + ", ".join(f"{name} {ours[name]}" for name in differing),
-        "the same base on both nodes",
-        f"Connect one {'Load Training Base' if base.model is None else 'Base From Model'} to both.",
-    )
-
-
-def _base_facts(base: BaseChoice) -> dict[str, Any]:
-    # By the names of the inputs of Load Training Base.
-    facts = {"source" if name == "path" else name: value for name, value in base.values.items()}
-    # Nothing that is encoded depends on these.
-    facts = {k: v for k, v in facts.items() if k not in {"adapters", "distilled"}}
-    if base.expert is not None:  # both read the same cache
-        facts["source"] = base.expert.config
-    audio = "open" if base.audio is None else "connected"
-    return {**facts, "family": base.family, "precision": base.precision, "audio_vae": audio}

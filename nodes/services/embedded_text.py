@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from .image_folder import single_images
+from .datasets.image_folder import single_images
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -18,12 +18,9 @@ def encode_prompts(
 ) -> tuple[list[Conditioning], list[Tensor]]:
     """Encode prompts as training encodes captions; the encoders are let go of afterwards.
 
-    Args:
-        texts: The prompts; an empty one is the negative prompt of training's previews.
-        controls: A batch `[B, H, W, C]` of control images, all of them for every prompt, or None.
-
-    Returns:
-        One conditioning for each prompt, and the normalised latents `[C, h, w]` of each image.
+    An empty prompt is the negative prompt of training's previews. All control images, a batch `[B,
+    H, W, C]`, are for every prompt. Gives one conditioning for each prompt, and the normalised
+    latents `[C, h, w]` of each image.
 
     Raises:
         DatasetError: When the images are none or too many, or a prompt has the token that stands

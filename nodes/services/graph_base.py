@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...trainer_core.families.lent import GRAPH_MODEL
+from ...trainer_core.families.graph_model_denoiser import GRAPH_MODEL
 from .choices import BaseChoice
-from .experts import ExpertInputs, expert_of
+from .expert_models import ExpertInputs, expert_of
 
 
 def base_of_model(
@@ -17,14 +17,7 @@ def base_of_model(
     vision: Any = None,
     audio: Any = None,
 ) -> BaseChoice:
-    """Describe a MODEL as a base.
-
-    Args:
-        precision: ``training.precision``.
-        distilled: ``base.distilled``.
-        expert: Which levels of noise it is for.
-        vision: A CLIP_VISION; None where nothing is connected.
-        audio: The VAE of sound; None where nothing is connected.
+    """Describe a MODEL as a base, with the run file's settings, and what belongs to it.
 
     Raises:
         BaseModelError: When it is a kind of model that cannot be trained.

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Literal
 from ...trainer_core.config import RunConfig
 from ...trainer_core.errors import ConfigError, TrainerError
 from ..host import comfy_host
-from .adapter_files import adapter_tensors, as_source
 from .choices import (
     AdapterChoice,
     BaseChoice,
@@ -21,13 +20,12 @@ from .choices import (
     PreviewChoice,
     RunHandle,
     SettingsChoice,
-    run_config,
-    training_config,
 )
-from .experts import HIGH, LOW, may_be_expert
-from .kept_adapters import LoraKeeper
-from .panel import NodeObserver
-from .run_files import GoingOn
+from .expert_models import HIGH, LOW, may_be_expert
+from .loras_folder import LoraKeeper, adapter_tensors, as_source
+from .panel.messages import NodeObserver
+from .rerun_stamps import GoingOn
+from .run_config import run_config, training_config
 
 if TYPE_CHECKING:
     import torch
@@ -59,16 +57,11 @@ _MEMORY: Mapping[Work, tuple[str, str]] = {
 
 @contextlib.contextmanager
 def guest(work: Work, observer: NodeObserver | None = None) -> Iterator[torch.device]:
-    """Compute on ComfyUI's device, and let nothing stay behind.
+    """Compute on ComfyUI's device, which it gives, and let nothing stay behind.
 
     Inside, gradients are on and tensors are ordinary ones. An error of ours leaves without the
-    frames that hold models; an error of the device's memory becomes one that says what to do.
-
-    Args:
-        work: What is done; an error of the device's memory says what makes it smaller.
-
-    Yields:
-        The device.
+    frames that hold models; an error of the device's memory becomes one that says what makes this
+    work smaller.
     """
     import torch
 
@@ -164,7 +157,7 @@ def source_of(
             rate=rate,
             audio=base.audio,
         )
-    from ..host.graph_encoders import graph_encoders
+    from ..host.family_encoders import graph_encoders
 
     length = base.values.get("text_length")
     return lambda family, location: graph_encoders(family, location, clip, vae, length, on_close)
@@ -173,9 +166,8 @@ def source_of(
 def family_of(base: BaseChoice, clip: Any = None, config: RunConfig | None = None) -> Family | None:
     """The family of a MODEL of the graph; None for a base of files, whose family has a name.
 
-    Args:
-        clip: The CLIP whose text encoders may be trained; None for none.
-        config: The run that trains it, which says how much memory a step needs.
+    The text encoders of `clip` may be trained. The run's `config` says how much memory a step
+    needs.
     """
     if base.model is None:
         return None
@@ -211,15 +203,10 @@ def encode(
     options: dict[str, Any],
     observer: NodeObserver | None = None,
 ) -> EncodedCache:
-    """Encode what is missing in the cache, and list it.
+    """Encode what is missing in the cache for a base, and list it; the node shows progress.
 
-    Args:
-        node_id: The node that shows the progress.
-        base: For which base; one with its own CLIP and VAE needs no others.
-        clip: Its text encoder, or None.
-        vae: Its image encoder, or None.
-        options: Further values of the run file.
-        observer: Of a node that trains afterwards; unset: the node only encodes.
+    A base with its own CLIP and VAE needs no others. `options` are further values of the run file.
+    A node that trains afterwards has an observer; without one the node only encodes.
 
     Raises:
         TrainerError: When dataset, base or encoders cannot be used, or the disk is full.
@@ -228,8 +215,8 @@ def encode(
     from ...trainer_core.training import SingleProcess
     from ...trainer_core.training.prepare.encode_dataset import prepare, save_manifest
     from ..host.comfy_machine import ComfyMachine
-    from .combined_datasets import require_alone
-    from .image_marks import marks_of
+    from .datasets.combined import require_alone
+    from .datasets.content_marks import marks_of
 
     require_alone(dataset)
     shown = previews.values if previews else {}
@@ -256,7 +243,7 @@ def encode(
 
 def _require_trainable(config: RunConfig, base: BaseChoice, clip: Any) -> None:
     if config.training.text_encoder.train and base.model is not None:
-        from ..host.graph_text import require_trainable_text
+        from ..host.trained_text import require_trainable_text
 
         require_trainable_text(clip)
 
@@ -273,19 +260,12 @@ def run_training(
     keep_in_loras: int = 0,
     observer: NodeObserver | None = None,
 ) -> tuple[RunHandle, Sequence[float]]:
-    """Train what a node's inputs describe.
+    """Train what a node's inputs describe; gives the run, and its losses.
 
-    Args:
-        node_id: The node that shows the run.
-        settings: Everything else, or None for the defaults.
-        vae: Decodes previews, or None for a base with its own and for no previews.
-        own: What the node itself says of the run file.
-        workflow: What `queued_graph` gave; kept with the run.
-        keep_in_loras: The adapter of every so many checkpoints goes to the loras folder; 0: none.
-        observer: Of a node that has encoded before; unset: the node only trains.
-
-    Returns:
-        The run, and its losses.
+    The node shows the run. A VAE decodes previews. `own` is what the node itself says of the run
+    file, `workflow` what `queued_graph` gave, which is kept with the run. The adapter of every so
+    many checkpoints goes to the loras folder; 0: none. The observer is that of a node that has
+    encoded before.
 
     Raises:
         TrainerError: When the input is wrong or the run failed; the last good state is on disk.
@@ -428,14 +408,14 @@ def _latest_images(folder: Path, step: int) -> list[Path]:
     from ...trainer_core.inference.preview_files import preview_files
 
     found = [path for path in folder.glob("samples/[0-9]*") if path.name.isdigit()]
-    last = max((path for path in found if int(path.name) <= step), key=_number, default=None)
+    last = max(
+        (path for path in found if int(path.name) <= step),
+        key=lambda path: int(path.name),
+        default=None,
+    )
     if last is None:
         return []
     return preview_files(last)
-
-
-def _number(path: Path) -> int:
-    return int(path.stem)
 
 
 def _image_batch(paths: list[Path]) -> Tensor:
@@ -473,17 +453,10 @@ def preview_by_hand(
     vae: Any,
     strength: float,
 ) -> Tensor:
-    """Generate each prompt once.
+    """Generate each prompt once, `[B, H, W, 3]`, float32, in [0, 1]; the node shows progress.
 
-    Args:
-        node_id: The node that shows the progress.
-        base: What to generate with; one with its own CLIP and VAE needs no others.
-        lora: An adapter in any layout that is read, or None for the base alone.
-        clip: Text encoder, or None.
-        vae: Image decoder, or None.
-
-    Returns:
-        `[B, H, W, 3]`, float32, in [0, 1].
+    A base with its own CLIP and VAE needs no others. The adapter is in any layout that is read, or
+    None for the base alone.
 
     Raises:
         TrainerError: When base, prompts or adapter cannot be used.

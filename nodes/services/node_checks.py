@@ -60,10 +60,7 @@ def require_slider(values: Mapping[str, Any]) -> None:
 
 
 def check_dataset(values: Mapping[str, Any]) -> None:
-    """Read a dataset's folders as the training will, unless nothing in them has changed.
-
-    Args:
-        values: The run file's ``dataset`` section.
+    """Read the folders of a ``dataset`` section as training will, unless nothing has changed there.
 
     Raises:
         InputError: When settings or folders cannot be used.
@@ -112,14 +109,9 @@ def require_in_comfyui(family: Family) -> Family:
 
 
 def check_base(family: str, values: Mapping[str, Any]) -> str:
-    """Find a base and its family, and check that the two and the variant fit.
+    """Find a base and its family, whose name it gives, and check that both and the variant fit.
 
-    Args:
-        family: A family's name, or ``auto``.
-        values: The run file's ``base`` section.
-
-    Returns:
-        The family's name.
+    The family's name may be ``auto``; the values are the run file's ``base`` section.
 
     Raises:
         InputError: When there is no such base, or it cannot be trained on.

@@ -12,8 +12,8 @@ from ...trainer_core.families.run_files import load_config
 from ..host import comfy_host
 from .choices import AdapterChoice, BaseChoice, EncodedCache, RunHandle, SettingsChoice
 from .graph_run import described_run, family_of, train_described
-from .panel import NodeObserver
-from .run_files import GoingOn
+from .panel.messages import NodeObserver
+from .rerun_stamps import GoingOn
 
 if TYPE_CHECKING:
     from ...trainer_core.training.observer import Event
@@ -66,16 +66,11 @@ def train_sweep(
     *,
     stops: bool,
 ) -> tuple[RunHandle, Sequence[float], str]:
-    """Train every trial that has not ended yet.
+    """Train every trial that has not ended yet, of lines of ``setting: value, value``.
 
-    Args:
-        node_id: The node that shows the trials.
-        base: As all up to `workflow`: as `run_training`.
-        grid: Lines of ``setting: value, value``.
-        stops: Whether trials that lag behind end early.
-
-    Returns:
-        The best trial's run with its best adapter, its losses, and the trials as a table.
+    The node shows the trials; up to `workflow` all is as in `run_training`. With `stops` trials
+    that lag behind end early. Gives the best trial's run with its best adapter, its losses, and the
+    trials as a table.
 
     Raises:
         TrainerError: When an input is wrong, or no trial has an adapter.

@@ -177,8 +177,8 @@ MAY_READ_TEXT = {
 }
 MAY_READ_BYTES = {
     "trainer_core/data/image_decoders.py": "an image, after its header was seen",
-    "nodes/services/run_files.py": "a workflow, after its size was seen",
-    "nodes/services/report_page.py": "a page of ours, after its size was seen",
+    "nodes/services/load_run.py": "a workflow, after its size was seen",
+    "nodes/services/datasets/report_page.py": "a page of ours, after its size was seen",
 }
 
 

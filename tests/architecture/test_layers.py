@@ -155,7 +155,7 @@ def test_every_room_is_in_the_list(package):
 
 
 def test_an_arrow_to_a_higher_room_is_noticed():
-    imported = ["adapter_files.read.adapter_file", "adapter_files.metadata"]
+    imported = ["adapter_files.read.read_adapter", "adapter_files.metadata"]
     assert rooms_above("adapter_files", "adapter_files.names.x", imported) == imported[:1]
 
 

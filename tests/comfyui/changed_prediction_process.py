@@ -163,7 +163,7 @@ def with_vae(name, other):
         model, vae = tiny_model(name), tiny_vae(TINY[other].vae)
     of = part("nodes.host.graph_model").GraphModel(model)
     try:
-        part("nodes.host.plain_encoders").PlainEncoders(of.title, of.space, None, vae)
+        part("nodes.host.model_encoders").PlainEncoders(of.title, of.space, None, vae)
     except part("trainer_core.errors").InputError as error:
         return [error.found, error.expected, error.remedy]
     return None
@@ -184,7 +184,7 @@ def tiled_and_whole(name):
         model, vae = tiny_model(name), tiny_vae(TINY[name].vae)
         pixels = torch.rand(1, 3, 128, 128, generator=torch.Generator().manual_seed(0)) * 2 - 1
         of = part("nodes.host.graph_model").GraphModel(model)
-        encoders = part("nodes.host.plain_encoders").PlainEncoders(of.title, of.space, None, vae)
+        encoders = part("nodes.host.model_encoders").PlainEncoders(of.title, of.space, None, vae)
         found = encoders.encode_image(pixels)
         image, apart = ((pixels + 1) / 2).movedim(1, -1), []
         for tile, overlap in ((512, 64), (64, 16)):

@@ -60,7 +60,7 @@ def main(folder):
     import torch
     from safetensors.torch import save_file
 
-    encoders = part("nodes.host.graph_encoders")
+    encoders = part("nodes.host.family_encoders")
     registry = part("trainer_core.families.registry")
     bases = part("trainer_core.weights.base_location")
 

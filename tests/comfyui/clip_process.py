@@ -22,7 +22,7 @@ def main(folder):
     from comfy.text_encoders import flux
     from safetensors.torch import load_file, save_file
 
-    encoders = part("nodes.host.graph_encoders")
+    encoders = part("nodes.host.family_encoders")
     sizes = json.loads((folder / "sizes.json").read_text(encoding="utf-8"))
     target = SimpleNamespace(params={}, clip=flux.flux_clip(), tokenizer=flux.FluxTokenizer)
     names = ("clip_l.safetensors", "t5xxl.safetensors")

@@ -285,7 +285,7 @@ def errors(session, loaders, clips, vaes):
 
 def main():
     (argument,) = sys.argv[1:]
-    encoders = part("nodes.host.graph_encoders")
+    encoders = part("nodes.host.family_encoders")
     registry = part("trainer_core.families.registry")
     bases = part("trainer_core.weights.base_location")
 

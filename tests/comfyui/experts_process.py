@@ -53,7 +53,7 @@ def sampled_by_both(high, low, clip, side):
 
 
 def choice_of(model, **inputs):
-    experts = part("nodes.services.experts")
+    experts = part("nodes.services.expert_models")
     given = experts.ExpertInputs(switch_at=SWITCH, **inputs)
     return part("nodes.services.graph_base").base_of_model(model, "fp32", expert=given)
 
@@ -62,11 +62,11 @@ def trained(folder, name, choice, side, clip, vae):
     """Train an expert, and sample with its adapter as previews do: latents and its file."""
     import torch
 
-    graph_run, choices = part("nodes.services.graph_run"), part("nodes.services.choices")
+    graph_run, described = part("nodes.services.graph_run"), part("nodes.services.run_config")
     job = {"name": name, "kind": "lora", "frames": FRAMES, "steps": 4}
     config = run_config(folder, job, side, choice.family)
     training = config.training.model_copy(update={"sigma": type(config.training.sigma)()})
-    config = choices._of_expert(config.model_copy(update={"training": training}), choice.expert)
+    config = described._of_expert(config.model_copy(update={"training": training}), choice.expert)
     source = graph_run.source_of(clip, vae, choice)
     result = part("trainer_core.training").train(
         config, make_source=source, family=graph_run.family_of(choice)

@@ -14,7 +14,7 @@ logging.disable(logging.WARNING)
 def main():
     (argument,) = sys.argv[1:]
     folder = Path(argument)
-    encoders = part("nodes.host.graph_encoders")
+    encoders = part("nodes.host.family_encoders")
     registry = part("trainer_core.families.registry")
     locate = part("trainer_core.bases.locate").locate_base
     section = part("trainer_core.config").BaseSection

@@ -61,9 +61,9 @@ def conditionings(clip):
     import nodes
 
     theirs = [nodes.CLIPTextEncode().encode(clip, caption)[0] for caption in CAPTIONS]
-    text = part("nodes.host.graph_text").graph_text(clip)
+    text = part("nodes.host.trained_text").graph_text(clip)
     attach, config = part("trainer_core.adapters").attach, part("trainer_core.config")
-    targets = part("trainer_core.adapter_files.names.text_names").TARGETS
+    targets = part("trainer_core.adapter_files.names.text_encoder_names").TARGETS
     denoiser, differing = torch.nn.Module(), 0.0
     with torch.inference_mode(False), contextlib.ExitStack() as at_end:
         text.join(denoiser, at_end)
@@ -203,7 +203,7 @@ def trained(folder, side, name, model, clip, vae):
 def refused(clip):
     errors = part("trainer_core.errors")
     try:
-        part("nodes.host.graph_text").require_trainable_text(clip)
+        part("nodes.host.trained_text").require_trainable_text(clip)
     except errors.InputError as error:
         return [error.found, error.expected, error.remedy]
     return []

@@ -15,7 +15,7 @@ import threading
 
 SHARED = (
     *("trainer_core.adapters.attachment", "trainer_core.inference.pipeline"),
-    *("trainer_core.training.run", "nodes.host.graph_family", "nodes.host.graph_text"),
+    *("trainer_core.training.run", "nodes.host.graph_family", "nodes.host.trained_text"),
 )
 """Modules of the pack that most scripts import, with the libraries that these import."""
 

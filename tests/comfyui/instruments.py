@@ -223,7 +223,9 @@ async def get_pinned(request):
 @routes.post("/instruments/forget_panel")
 async def forget_panel(request):
     """What a restart does to the panel, without the time of one."""
-    panel = next(sys.modules[name] for name in sys.modules if name.endswith("services.panel"))
+    panel = next(
+        sys.modules[name] for name in sys.modules if name.endswith("services.panel.messages")
+    )
     panel.PANEL.__init__()
     return web.json_response({})
 

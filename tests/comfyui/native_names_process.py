@@ -30,7 +30,7 @@ PUBLISHED = {
 
 def found_in(name):
     """What the trainer finds in a class."""
-    native_model = part("trainer_core.families.native_model")
+    native_model = part("trainer_core.families.graph_model_layers")
     model = model_of(name, **PUBLISHED.get(name, {})).diffusion_model
     chosen = {preset: adapted(model, preset) for preset in native_model.native_presets(model)}
     return {
@@ -45,7 +45,7 @@ def adapted(model, preset):
 
     Whether an adapter may be put on ComfyUI's own convolutions is another matter.
     """
-    native_model = part("trainer_core.families.native_model")
+    native_model = part("trainer_core.families.graph_model_layers")
     windows = preset in native_model.convolutional_presets(model)
     kinds = (torch.nn.Linear, *((torch.nn.Conv2d, torch.nn.Conv3d) if windows else ()))
     patterns = [re.compile(each) for each in native_model.native_presets(model)[preset]]
@@ -153,8 +153,8 @@ def loaded(path, model, state, collector):
 
 
 def check_small(name, folder, collector):
-    write_adapter = part("trainer_core.adapter_files.write.adapter_file").write_adapter
-    native_model = part("trainer_core.families.native_model")
+    write_adapter = part("trainer_core.adapter_files.write.write_adapter").write_adapter
+    native_model = part("trainer_core.families.graph_model_layers")
     model = small_model(name)
     denoiser = model.diffusion_model
     key_map = native_model.key_map(denoiser)

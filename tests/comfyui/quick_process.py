@@ -55,12 +55,11 @@ def traits_of_header(name):
     return sorted(part("nodes.host.model_files").traits_of_file(path))
 
 
-def by_quick(plan, model=None):
-    choices, plans = part("nodes.services.choices"), part("nodes.services.quick_plan")
-    parts = plans.parts_of(plan, plans.Connected(model))
+def by_quick(parts):
+    choices = part("nodes.services.choices")
     cache = choices.EncodedCache(Path("none"), parts.base, parts.dataset, parts.previews)
     given = (parts.base, cache, parts.adapter, parts.settings, parts.own, "output")
-    return choices.training_config(*given, can_preview=True)
+    return part("nodes.services.run_config").training_config(*given, can_preview=True)
 
 
 def by_graph(prompt, model=None):
@@ -103,7 +102,7 @@ def by_graph(prompt, model=None):
     own = {**values, "resume": module._resume_setting(train["resume"], train["resume_from"])}
     given = (cached["base"], cache, output(train["adapter"][0]))
     given += (output(train["settings"][0]), own, "output")
-    return choices.training_config(*given, can_preview=True)
+    return part("nodes.services.run_config").training_config(*given, can_preview=True)
 
 
 def said(prompt):
@@ -155,20 +154,21 @@ def lost_settings():
 
 
 def answer(given):
-    quick = part("nodes.services.quick_plan")
+    quick = part("nodes.services.quick.plan")
     dump = part("trainer_core.config.reading").dump_config
-    model = None
+    model, connected = None, dict.fromkeys(given.pop("connected", ()), True)
     if name := given.pop("model", ""):
         from tiny_models.denoisers import tiny_model
 
         model = tiny_model(name)
     try:
         plan = quick.plan_run(quick.answers_of(given), model)
+        parts = quick.parts_of(plan, quick.Connected(model, **connected))
     except part("trainer_core.errors").TrainerError as error:
         return {"error": [error.found, error.expected, error.remedy]}
     prompt = part("nodes.definitions.full_graph").full_graph(plan)
     return {
-        "quick": dump(by_quick(plan, model)),
+        "quick": dump(by_quick(parts)),
         "graph": dump(by_graph(prompt, model)),
         "silent": sorted(set(plan.values) - said(prompt) - ELSEWHERE),
         "choices": list(plan.choices),

@@ -13,7 +13,7 @@ def main():
     (run_file,) = sys.argv[1:]
     try:
         config = part("trainer_core.families.run_files").load_config(run_file)
-        saved = part("nodes.services.run_files").save_run_file(config, copy_cache=True)
+        saved = part("nodes.services.write_run_file").save_run_file(config, copy_cache=True)
         sys.stdout.write(f"SAVED {saved}\n")
     except part("trainer_core.errors").TrainerError as error:
         sys.stdout.write(f"REFUSED {error.found}\n")

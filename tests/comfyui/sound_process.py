@@ -315,11 +315,11 @@ def located(tiny):
 def exchanged(tiny):
     """What is said of a cache that was made without the VAE of sound."""
     base_of_model = part("nodes.services.graph_base").base_of_model
-    choices = part("nodes.services.choices")
+    described = part("nodes.services.run_config")
     with_sound, without = (base_of_model(tiny.model, "fp32", audio=e) for e in (tiny.audio, None))
-    choices._require_same_base(with_sound, with_sound)
+    described._require_same_base(with_sound, with_sound)
     try:
-        choices._require_same_base(with_sound, without)
+        described._require_same_base(with_sound, without)
     except part("trainer_core.errors").RunError as error:
         return error.found
     return ""

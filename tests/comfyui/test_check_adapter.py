@@ -5,7 +5,7 @@ import torch
 from fixtures.native_files import flux_to_native, make_native_flux
 from safetensors.torch import load_file, save_file
 
-from trainer_core.adapter_files.write.adapter_file import write_adapter
+from trainer_core.adapter_files.write.write_adapter import write_adapter
 from trainer_core.adapter_files.write.write_plan import Options
 from trainer_core.adapters import attach
 from trainer_core.config import AdapterConfig

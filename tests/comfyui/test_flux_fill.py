@@ -9,7 +9,7 @@ from fixtures.flux_base import POOLED, WIDTH, make_fill_transformer
 from fixtures.native_files import flux_to_native
 from safetensors.torch import load_file, save_file
 
-from trainer_core.adapter_files.write.adapter_file import write_adapter
+from trainer_core.adapter_files.write.write_adapter import write_adapter
 from trainer_core.adapters import attach
 from trainer_core.config import AdapterConfig
 from trainer_core.families.flux.fill import MASK, masked_latents

@@ -323,7 +323,7 @@ def test_importing_the_encoders_loads_no_heavy_library(comfyui):
     """Whatever the environment itself has imported: these modules can be found by nobody."""
     root, python = comfyui
     forbid = "import sys; sys.modules |= dict.fromkeys(('torch', 'transformers', 'diffusers'))"
-    load = "import loaded_pack; print(loaded_pack.part('nodes.host.graph_encoders').__name__)"
+    load = "import loaded_pack; print(loaded_pack.part('nodes.host.family_encoders').__name__)"
     paths = os.pathsep.join([str(root), str(Path(__file__).parent)])
     done = subprocess.run(
         [python, "-c", f"{forbid}; {load}"],
@@ -333,7 +333,7 @@ def test_importing_the_encoders_loads_no_heavy_library(comfyui):
         check=False,
         timeout=300,
     )
-    assert done.stdout.strip().endswith("nodes.host.graph_encoders"), done.stderr
+    assert done.stdout.strip().endswith("nodes.host.family_encoders"), done.stderr
 
 
 SAME = ("second load", "vae second load", "explicit length", "first, while patched")

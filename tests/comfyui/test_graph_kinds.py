@@ -137,7 +137,7 @@ def test_the_saved_file_is_the_trained_adapter_and_load_lora_lists_it(done):
 
 def deltas(path):
     """What an adapter file adds to each layer, by our own reader."""
-    from trainer_core.adapter_files.read.adapter_file import read_adapter
+    from trainer_core.adapter_files.read.read_adapter import read_adapter
     from trainer_core.adapters.kinds.registry import layer_delta
     from trainer_core.families.registry import get_family
 

@@ -11,7 +11,7 @@ from comfyui.server import PACK, ROOT
 from scripts.build_generated import generated
 from scripts.build_locales import LANGUAGES, english, memory
 from tests.fixtures.tables import table
-from trainer_core.adapter_files.names.video_names import VIDEO_MODELS
+from trainer_core.adapter_files.names.video_model_names import VIDEO_MODELS
 from trainer_core.config.run import find_setting, walk_settings
 from trainer_core.config.section import choices_of, section_of
 from trainer_core.families.registry import FAMILIES

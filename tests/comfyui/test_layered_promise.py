@@ -11,7 +11,7 @@ from fixtures.strong_states import strengthen
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from trainer_core.adapter_files.write.adapter_file import write_adapter
+from trainer_core.adapter_files.write.write_adapter import write_adapter
 from trainer_core.adapters import attach
 from trainer_core.bases.locate import locate_base
 from trainer_core.config import AdapterConfig, BaseSection

@@ -19,7 +19,7 @@ from trainer_core.adapter_files.verify.comfyui_reading import (
 )
 from trainer_core.adapters.kernels.convolution import as_matrices
 from trainer_core.adapters.kinds.registry import KINDS
-from trainer_core.bases.open import published_shapes
+from trainer_core.bases.base_weights import published_shapes
 from trainer_core.families.registry import FAMILIES
 
 pytestmark = pytest.mark.comfy

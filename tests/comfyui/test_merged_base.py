@@ -9,13 +9,13 @@ from fixtures.flux_files import FLUX, random_adapter
 from fixtures.native_files import flux_to_native, make_native_flux, to_scaled
 from safetensors.torch import load_file, save_file
 
-from trainer_core.adapter_files.factors.base_adapters import put_on_base
-from trainer_core.adapter_files.read.adapter_file import open_adapter
-from trainer_core.adapter_files.write.adapter_file import write_adapter
+from trainer_core.adapter_files.factors.put_on_base import put_on_base
+from trainer_core.adapter_files.read.read_adapter import open_adapter
+from trainer_core.adapter_files.write.write_adapter import write_adapter
 from trainer_core.adapters.base.weight import dense_weight
-from trainer_core.bases.base_adapters import read_base_adapters
+from trainer_core.bases.base_weights import open_base
 from trainer_core.bases.locate import locate_base
-from trainer_core.bases.open import open_base
+from trainer_core.bases.read_base_adapters import read_base_adapters
 from trainer_core.bases.write_merged import merge_into_base
 from trainer_core.config import BaseAdapter, BaseSection
 

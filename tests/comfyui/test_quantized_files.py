@@ -7,8 +7,8 @@ import torch
 from fixtures.native_files import flux_to_native, make_native_flux
 from safetensors.torch import load_file, save_file
 
+from trainer_core.bases.base_weights import open_base
 from trainer_core.bases.locate import locate_base
-from trainer_core.bases.open import open_base
 from trainer_core.config import BaseSection
 from trainer_core.families.registry import get_family
 from trainer_core.weights.tensor_reader import TensorReader

@@ -49,6 +49,9 @@ ASKED = {
     "training adapter of a model": answers("object", training_adapter=TURBO, model="lumina2"),
     "absent adapter": answers("object", training_adapter="absent.safetensors"),
     "no such folder": {**answers("style"), "folder": "../../etc"},
+    "eyes beside a file": {**answers("style"), "connected": ["vision"]},
+    "sound beside a file": {**answers("style"), "connected": ["audio", "other_expert"]},
+    "an expert beside a file": answers("style", expert="high noise"),
 }
 
 
@@ -163,6 +166,9 @@ def test_a_training_adapter_is_part_of_the_base_while_it_trains(planned):
         ("no loader", "a node that is not known here (SomeLoader)", "Press Run"),
         ("training adapter of a model", "turbo.safetensors, and a MODEL", "Disconnect model"),
         ("absent adapter", "absent.safetensors", ""),
+        ("eyes beside a file", "clip_vision is connected, and the base is read", "the MODEL"),
+        ("sound beside a file", "other_expert is connected and audio_vae is", "Disconnect it"),
+        ("an expert beside a file", "expert is high noise, and the base", "expert on auto"),
     ],
 )
 def test_what_does_not_fit_is_told_in_three_parts(planned, case, found, remedy):

@@ -9,8 +9,8 @@ from safetensors.torch import load_file, save_file
 
 from tests.fixtures.combinations import some
 from tests.fixtures.random_weights import randomize
-from trainer_core.adapter_files.names.text_names import TARGETS
-from trainer_core.adapter_files.write.adapter_file import write_adapter
+from trainer_core.adapter_files.names.text_encoder_names import TARGETS
+from trainer_core.adapter_files.write.write_adapter import write_adapter
 from trainer_core.adapters import attach
 from trainer_core.config import RunConfig
 from trainer_core.families.registry import get_family

@@ -5,7 +5,7 @@ import torch
 from safetensors.torch import load_file
 
 from trainer_core.adapter_files.convert.convert import convert
-from trainer_core.adapter_files.read.adapter_file import read_adapter, read_file
+from trainer_core.adapter_files.read.read_adapter import read_adapter, read_file
 from trainer_core.adapters.kinds.registry import layer_delta
 from trainer_core.families.registry import get_family
 

@@ -304,8 +304,8 @@ def looked_at(name, spelling, folder, said):
     adapter_family = part("trainer_core.bases.adapter_family").adapter_family
     convert = part("trainer_core.adapter_files.convert.convert").convert
     proof = part("trainer_core.adapter_files.verify.proof")
-    key_map_of = part("trainer_core.families.native_model").key_map
-    read_adapter = part("trainer_core.adapter_files.read.adapter_file").read_adapter
+    key_map_of = part("trainer_core.families.graph_model_layers").key_map
+    read_adapter = part("trainer_core.adapter_files.read.read_adapter").read_adapter
     tiny = {**TINY, **BEGINNING, "ltxav": TinySizes("LTXAV", SOUND, "", "")}
     model, word = bare_model(tiny[name], "fp32"), WORDS[name]
     tensors, wanted = written(model, spelling, word)

@@ -14,8 +14,8 @@ from tests.fixtures.combinations import some
 from tests.fixtures.flux_base import SCHEDULER, make_flux_base, make_flux_vae
 from tests.fixtures.native_files import flux_to_native, make_native_flux
 from trainer_core.adapter_files.factors.effective_delta import delta_norm
-from trainer_core.adapter_files.read.adapter_file import read_adapter
-from trainer_core.bases.open import open_base
+from trainer_core.adapter_files.read.read_adapter import read_adapter
+from trainer_core.bases.base_weights import open_base
 from trainer_core.bases.write_merged import merge_into_base
 from trainer_core.errors import BaseModelError
 from trainer_core.families.registry import get_family

@@ -12,7 +12,7 @@ from tests.fixtures.flux_base import make_flux_pipeline
 from tests.fixtures.qwen_base import make_qwen_base, open_qwen_pipeline
 from tests.fixtures.strong_states import strengthen
 from tests.fixtures.z_image_base import make_z_image_pipeline
-from trainer_core.adapter_files.write.adapter_file import write_adapter
+from trainer_core.adapter_files.write.write_adapter import write_adapter
 from trainer_core.adapters import attach
 from trainer_core.config import AdapterConfig
 from trainer_core.families.registry import get_family

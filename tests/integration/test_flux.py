@@ -7,7 +7,7 @@ from PIL import Image
 from runs import merge, noisy_images, tensors
 
 from tests.fixtures.flux_base import make_flux_base
-from trainer_core.adapter_files.write.adapter_file import layout_name
+from trainer_core.adapter_files.write.write_adapter import layout_name
 from trainer_core.config import RunConfig
 from trainer_core.training import train
 

@@ -13,8 +13,8 @@ from tests.fixtures.made_up_family.base import make_lumen_base
 from trainer_core.bases.locate import locate_base
 from trainer_core.config import BaseSection
 from trainer_core.errors import RunError
-from trainer_core.families.lent import GRAPH_MODEL, LentDenoiser
-from trainer_core.families.lent_family import lent_family
+from trainer_core.families.graph_model_denoiser import GRAPH_MODEL, LentDenoiser
+from trainer_core.families.graph_model_family import lent_family
 from trainer_core.families.registry import PACKAGES, get_family
 from trainer_core.families.run_files import load_config
 from trainer_core.inference.encoders import LazyEncoders

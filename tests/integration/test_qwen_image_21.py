@@ -7,7 +7,7 @@ from safetensors.torch import load_file
 
 from tests.fixtures.families.qwen_image_21 import clear_image
 from tests.fixtures.qwen21_base import make_qwen21_base, open_qwen21_pipeline
-from trainer_core.adapter_files.read.adapter_file import read_adapter
+from trainer_core.adapter_files.read.read_adapter import read_adapter
 from trainer_core.adapters.attach_state import attach_state
 from trainer_core.families.registry import get_family
 from trainer_core.families.run_files import load_config

@@ -9,8 +9,8 @@ from runs import merge, tensors
 
 from tests.fixtures.flux_base import make_clip, make_flux_base, make_flux_pipeline
 from tests.integration.test_flux import make_images
-from trainer_core.adapter_files.names.text_names import TARGETS, is_text_layer
-from trainer_core.adapter_files.read.adapter_file import read_adapter
+from trainer_core.adapter_files.names.text_encoder_names import TARGETS, is_text_layer
+from trainer_core.adapter_files.read.read_adapter import read_adapter
 from trainer_core.adapters import attach
 from trainer_core.bases.locate import locate_base
 from trainer_core.config import BaseSection, RunConfig

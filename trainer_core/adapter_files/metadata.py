@@ -94,16 +94,11 @@ class RunInfo:
 
 
 def adapter_metadata(state: AdapterState, facts: RunInfo, level: str) -> dict[str, str]:
-    """Make the header of an adapter file.
+    """Make the header of an adapter file of what is known of a run.
 
-    Args:
-        facts: What is known of the run.
-        level: ``full`` copies every setting, and the workflow as far as it fits; ``shareable``
-            leaves out whatever could hold a path, name, caption or prompt, and the time of day;
-            ``none`` writes nothing.
-
-    Returns:
-        Key to string.
+    ``full`` copies every setting, and the workflow as far as it fits; ``shareable`` leaves out
+    whatever could hold a path, name, caption or prompt, and the time of day; ``none`` writes
+    nothing.
     """
     if level == "none":
         return {}
@@ -268,14 +263,9 @@ the whole header with the list of all tensors has to be in them (frontend 1.49.6
 
 
 def workflow_texts(texts: Mapping[str, object], warn: Callable[[str], None]) -> dict[str, str]:
-    """Turn what the host says of a workflow into texts; what cannot be one is left out.
+    """Turn what the host says under `WORKFLOW_KEYS` into texts, and warn of what cannot be one.
 
-    Args:
-        texts: What the host has under some of `WORKFLOW_KEYS`; None is nothing.
-        warn: Told, in a line, of each that is left out.
-
-    Returns:
-        ASCII by key: an object of strict JSON each, of at most `LARGEST_KEPT` bytes.
+    ASCII by key: an object of strict JSON each, of at most `LARGEST_KEPT` bytes. None is nothing.
     """
     kept: dict[str, str] = {}
     for key in WORKFLOW_KEYS:
@@ -321,13 +311,9 @@ def header_problems(texts: Mapping[str, str]) -> list[str]:
 
 
 def workflow_summary(text: str) -> dict[str, Any]:
-    """Tell of a header's workflow what can be told without showing it.
+    """Tell of a header's workflow, which may be anybody's, what can be told without showing it.
 
-    Args:
-        text: Of a file that may come from anybody.
-
-    Returns:
-        ``bytes``, and ``nodes`` or the ``problem`` with it.
+    ``bytes``, and ``nodes`` or the ``problem`` with it.
     """
     summary: dict[str, Any] = {"bytes": len(text.encode(errors="surrogatepass"))}
     if summary["bytes"] > LARGEST_KEPT:
@@ -368,14 +354,8 @@ def kept_header(
 ) -> tuple[dict[str, str], tuple[str, ...]]:
     """Take over a header, which may come from anybody, without what would be wrong of a new file.
 
-    Args:
-        metadata: Of the file that was read.
-        layout: The kind of adapter in it.
-        written: The kind of adapter in the new file.
-        reformed: Whether layers have other ranks or another form in the new file.
-
-    Returns:
-        The new file's strings, and a note for each workflow that is left out.
+    The file may hold another kind of adapter, or layers of other ranks or another form. Gives the
+    new file's strings, and a note for each workflow that is left out.
     """
     header = {key: text for key, text in metadata.items() if key not in _OF_FILE}
     notes = _without_large_workflows(header)

@@ -29,17 +29,10 @@ def attach_state(
     state: AdapterState,
     whole: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> AttachedAdapter:
-    """Put a given adapter on a module's layers, in place.
+    """Put a given adapter on the layers of a module, in place; `whole` as for `attach`.
 
-    Rank and, for lokr, the way the layers are split are read off the factors' shapes, because
-    files of other trainers do not tell.
-
-    Args:
-        module: The module that the adapter was trained on, or one with the same layers.
-        whole: As for `attach`.
-
-    Returns:
-        The adapter, with the state's factors.
+    Rank and, for lokr, the way the layers are split are read off the factors' shapes, because files
+    of other trainers do not tell.
 
     Raises:
         AdapterError: When a layer is missing or has another shape, or the adapter holds more than
@@ -79,15 +72,10 @@ def fitting_config(
     state: AdapterState,
     whole: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> AdapterConfig:
-    """Find the settings that give the state's factors on a module's layers.
+    """Find the settings that give the state's factors on a module's Linears and convolutions.
 
-    Args:
-        module: Has all of the state's layers, as Linears or convolutions.
-        whole: As for `attach`.
-
-    Returns:
-        Settings with one rank and alpha for each layer. Where no rule of splitting explains all
-        layers of a lokr, those that explain most.
+    One rank and alpha for each layer; `whole` as for `attach`. Where no rule of splitting explains
+    all layers of a lokr, those that explain most.
 
     Raises:
         AdapterError: When there are none.

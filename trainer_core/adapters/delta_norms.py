@@ -28,13 +28,8 @@ def delta_norms(adapter: AttachedAdapter) -> dict[str, Tensor]:
     """The Frobenius norm of what each layer's weight is changed by, without a wait for a device.
 
     With DoRA it is that of ``m (W + D) / |W + D| - W``, for which the weight is read. Of a kind
-    that multiplies the weight by a rotation R it is that of ``R - I``.
-
-    Args:
-        adapter: Attached, with its weights in memory.
-
-    Returns:
-        Layer to a float32 scalar where its factors are, or with DoRA its weight.
+    that multiplies the weight by a rotation R it is that of ``R - I``. Each is a float32 scalar
+    where the layer's factors are, or with DoRA its weight.
     """
     return {name: _delta_norm(layer) for name, layer in adapter.layers.items()}
 
@@ -56,13 +51,8 @@ def weight_norms(adapter: AttachedAdapter) -> dict[str, float]:
 
     Each weight is read once, in whatever format and wherever it is kept, and one that is packed is
     unpacked for that moment. One in RAM is sent to the adapter's device for it: with FLUX's 24 GB
-    swapped the step that takes them was 8 s longer. It waits once for each device.
-
-    Args:
-        adapter: Attached, with its weights in memory.
-
-    Returns:
-        Layer to norm; without the layers whose weight has no values here, or is a part of one.
+    swapped the step that takes them was 8 s longer. It waits once for each device. Layers whose
+    weight has no values here, or is a part of one, are left out.
     """
     known: dict[str, float] = {}
     pending: dict[torch.device, dict[str, Tensor]] = {}

@@ -31,8 +31,7 @@ def axis_of(magnitude: Tensor) -> Axis:
 def squared_norms(weight: Tensor, axis: Axis) -> Tensor:
     """Squared norm of each row (``output``) or column (``input``) of ``[out, in]``.
 
-    Returns:
-        ``[out]`` or ``[in]``, at least in float32; it is summed in that precision, part by part.
+    At least in float32; it is summed in that precision, part by part.
     """
     dtype = torch.promote_types(weight.dtype, torch.float32)
     parts = [part.to(dtype).square() for part in weight.split(256)]
@@ -134,14 +133,10 @@ def stretch_output(
 
 
 def stretch_input(x: Tensor, magnitude: Tensor, norm: Tensor) -> Tensor:
-    """Give the columns of the weight before which an input stands their magnitude.
+    """Give the columns of the weight before which an input `[..., in]` stands their magnitude.
 
-    Of a convolution, the channels stand before its axes, as in ``[in, 1, 1]``.
-
-    Args:
-        x: `[..., in]`.
-        magnitude: The trained magnitude `[in]`.
-        norm: ``|W + D|`` of each column `[in]`, without gradient.
+    The trained magnitude is `[in]`; the norm, ``|W + D|`` of each column `[in]`, is without
+    gradient. Of a convolution, the channels stand before its axes, as in ``[in, 1, 1]``.
     """
     return _InputMagnitude.apply(x, magnitude, norm)  # type: ignore[no-any-return]
 
@@ -151,13 +146,8 @@ def low_rank_norm_terms(
 ) -> tuple[Tensor, Tensor]:
     """What ``D = up @ down`` adds to the squared norms of a weight, without building D.
 
-    Args:
-        weight: `[out, in]`.
-        down: `[rank, in]`.
-        up: `[out, rank]`.
-
-    Returns:
-        ``<W, D>`` and ``|D|^2`` of each row or column, in the factors' dtype.
+    ``<W, D>`` and ``|D|^2`` of each row or column, in the factors' dtype. W is `[out, in]`, `down`
+    `[rank, in]`, `up` `[out, rank]`.
     """
     if axis == "input":
         weight, down, up = weight.t(), up.t(), down.t()

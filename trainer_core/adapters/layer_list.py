@@ -37,11 +37,7 @@ def layer_kinds(layers: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
 
 def layer_lines(described: Iterable[tuple[str, str]]) -> list[str]:
-    """Count the layers of each kind, a line each.
-
-    Args:
-        described: Names, and what is to be said of each.
-    """
+    """Count the layers of each kind, a line each, by names and what is to be said of each."""
     counts = Counter((NUMBER.sub("*", name), words) for name, words in described)
     return [f"{count} x {name}: {words}" for (name, words), count in counts.items()]
 

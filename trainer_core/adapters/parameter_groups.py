@@ -45,14 +45,10 @@ class ParameterGroup:
 
 
 def parameter_groups(adapter: AttachedAdapter, settings: OptimizerSection) -> list[ParameterGroup]:
-    """Sort an adapter's parameters into groups.
+    """Sort all of an adapter's parameters into groups in a fixed order, each in one.
 
-    Args:
-        settings: Learning rates and decays by pattern, the magnitudes' rate, and LoRA+ (Hayou et
-            al. 2024, arXiv:2402.12354).
-
-    Returns:
-        Groups in a fixed order, whose parameters are all of the adapter's, each once.
+    By the settings' rates and decays by pattern, the magnitudes' rate, and LoRA+ (Hayou et al.
+    2024, arXiv:2402.12354).
 
     Raises:
         AdapterError: When LoRA+ is asked for another kind, or a pattern matches no layer.
@@ -88,14 +84,10 @@ _FAR_OFF = 10.0
 def pace_notes(
     plans: Sequence[LayerPlan], rate: float, pace: float | None = 1.0
 ) -> tuple[str, ...]:
-    """Say where size or learning rate are far from what suits the kind.
+    """Say in a sentence each where size or learning rate are far from what suits the kind.
 
-    Args:
-        rate: ``training.optimizer.learning_rate``.
-        pace: How far the optimizer goes at a rate, over AdamW; None where the rate tells nothing.
-
-    Returns:
-        A sentence for each, with what to change; nothing when all is within a factor of ten.
+    Nothing when all is within a factor of ten. `pace` says how far the optimizer goes at a rate,
+    over AdamW; None where the rate tells nothing.
     """
     kind = plans[0].config.kind
     rules = FILE_RULES[kind]

@@ -351,11 +351,7 @@ _TUNERS: dict[str, type[Any]] = {
 
 
 def inject(module: nn.Module, config: AdapterConfig, jobs: list[Job]) -> dict[str, FactorLayer]:
-    """Put an adapter into a module, in place.
-
-    Returns:
-        Layer name to the new layer.
-    """
+    """Put an adapter into a module, in place; gives the new layers by name."""
     by_path = {job.plan.path: job for job in jobs}
     # PEFT takes a list's entries as endings of names, but a string as one whole expression.
     targets = "|".join(re.escape(path) for path in by_path)

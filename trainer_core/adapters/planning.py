@@ -30,13 +30,9 @@ def plan_layers(
     config: AdapterConfig,
     outlines: Mapping[str, LayerState] | None = None,
 ) -> tuple[LayerPlan, ...]:
-    """Give each layer its rank and alpha.
+    """Give each layer its rank and alpha: a plan each, in the order of `layers`.
 
-    Args:
-        outlines: Factors that come from elsewhere: they have ranks, alphas and shapes.
-
-    Returns:
-        One plan for each layer, in the order of `layers`.
+    Outlines are factors that come from elsewhere: they have ranks, alphas and shapes.
 
     Raises:
         AdapterError: For a rank, alpha or pattern that does not fit; the message names the setting.
@@ -90,14 +86,10 @@ def _new_plans(layers: Mapping[str, Layer], config: AdapterConfig) -> Iterator[L
 def by_pattern(
     layers: Collection[str], patterns: Mapping[str, float], setting: str
 ) -> dict[str, float]:
-    """Give layers the value of the first pattern that matches their whole name.
+    """Give layers the positive number of the first pattern that matches their whole name.
 
-    Args:
-        patterns: Regular expression to a positive number.
-        setting: Where the patterns stand in the run file, for messages.
-
-    Returns:
-        Layer name to value, for those that a pattern matches.
+    Layers that no pattern matches are left out. The setting is where the patterns stand in the run
+    file, for messages.
 
     Raises:
         AdapterError: For a pattern that matches nothing, or a value that is not positive; of

@@ -64,11 +64,7 @@ class LayerIndex:
         self.by_path = {path: layer for layer in self.layers for path in layer.paths}
 
     def match(self, pattern: str, setting: str) -> list[str]:
-        """Paths of the layers that a pattern names in full.
-
-        Args:
-            pattern: A regular expression.
-            setting: The YAML path of the setting that holds it, for messages.
+        """Paths of the layers that a regular expression names in full; messages name the setting.
 
         Raises:
             AdapterError: When the pattern is not a regular expression or matches no layer.
@@ -228,11 +224,8 @@ def _check_selected(index: LayerIndex, layers: Iterable[Layer]) -> None:
 def nearest(wanted: str, names: Iterable[str]) -> str:
     """Name what comes closest, one name for each group that differs only in its numbers.
 
-    Args:
-        wanted: What was asked for; regular-expression signs are ignored. Empty: the first names.
-
-    Returns:
-        Up to five names, or "none" when there are no names at all.
+    Regular-expression signs of what was asked for are ignored; where it is empty, the first names.
+    Up to five names, or "none" when there are no names at all.
     """
     groups: dict[str, str] = {}
     for name in names:

@@ -113,19 +113,12 @@ def same_sizes(layer: LayerState, fresh: Mapping[str, Tensor]) -> bool:
 
 
 def resize(kind: str, layer: LayerState, fresh: Mapping[str, Tensor], scale: float) -> Resized:
-    """Fit a layer's factors to other sizes.
+    """Fit a layer's factors to the sizes of a new one's, whose delta is zero.
 
     Factors that have the wanted sizes already are taken as they are. A larger rank is exact: the
-    new part has the initialization of a new layer, with a delta of zero, so that it can learn. A
-    smaller rank keeps the largest singular values.
-
-    Args:
-        fresh: A new layer's initialization, whose delta is zero; DoRA's magnitude is passed
-            over.
-        scale: What the wanted layer's delta is multiplied by.
-
-    Returns:
-        The factors and what was lost.
+    new part has the initialization of a new layer, so that it can learn. A smaller rank keeps the
+    largest singular values. DoRA's magnitude is passed over. The wanted layer's delta is multiplied
+    by `scale`. Gives the factors and what was lost.
 
     Raises:
         AdapterError: For a loha that does not fit into a smaller rank, or a wanted Tucker core of
@@ -205,19 +198,11 @@ class Start:
 
 
 def start_from(module: nn.Module, adapter: AttachedAdapter, state: AdapterState) -> Start:
-    """Give an adapter that was just attached the delta of another one.
+    """Give an adapter that was just attached to a module the delta of another one, in place.
 
     Rank, alpha, splits and options stay those of the attached adapter. Sizes that differ are fitted
-    (`resize`). Where only the attached adapter has DoRA, its magnitude becomes that of the
-    base with the given delta, which changes nothing.
-
-    Args:
-        module: What the adapter is attached to, by the layers' paths.
-        adapter: Fresh from `attach`; changed in place.
-        state: The given adapter, such as from a file.
-
-    Returns:
-        What was taken over, and with what error.
+    (`resize`). Where only the attached adapter has DoRA, its magnitude becomes that of the base
+    with the given delta, which changes nothing. Gives what was taken over, and with what error.
 
     Raises:
         AdapterError: For another kind, layers that are not adapted, or factors that cannot be

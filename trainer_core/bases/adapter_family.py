@@ -15,9 +15,14 @@ from ..adapter_files.factors.fused_layers import matrix_sizes
 from ..adapter_files.factors.outlines import outline_of
 from ..adapter_files.metadata import own_facts
 from ..adapter_files.names.key_map import NATIVE_PREFIX, KeyMap
-from ..adapter_files.names.key_parsing import is_native, match_layer, misfits, native_of_patch
-from ..adapter_files.names.video_names import VIDEO_MODELS
-from ..adapter_files.read.adapter_file import (
+from ..adapter_files.names.layer_match import (
+    is_native,
+    match_layer,
+    misfits,
+    native_of_patch,
+)
+from ..adapter_files.names.video_model_names import VIDEO_MODELS
+from ..adapter_files.read.read_adapter import (
     AdapterFile,
     adapter_weights,
     open_adapter,
@@ -25,28 +30,25 @@ from ..adapter_files.read.adapter_file import (
 )
 from ..adapter_files.verify.proof import adapter_shapes
 from ..errors import AdapterFileError
-from ..families.lent import GRAPH_MODEL
-from ..families.lent_family import named_family, video_family
+from ..families.graph_model_denoiser import GRAPH_MODEL
+from ..families.graph_model_family import named_family, video_family
 from ..families.registry import FAMILIES, get_family
 from ..tensors.safetensors_reader import Source, open_tensors
+from .base_weights import base_shapes, known_sizes
 from .header_layers import fitting, header_hint, layer_inputs, nearest, own_families, titles
-from .open import base_shapes, known_sizes
 
 if TYPE_CHECKING:
     from ..families.family import Family
     from ..families.published_sizes import PublishedSizes, Size
+    from .base_weights import BaseWeights
     from .foreign_models import Architecture
-    from .open import BaseWeights
 
 
 def adapter_family(path: Source, wanted: str | None = None, *, any_size: bool = False) -> Family:
-    """Find the family of an adapter.
+    """Find the family of an adapter: a file, PEFT's folder, or tensors in memory.
 
-    Args:
-        path: The file, PEFT's folder, or tensors in memory.
-        wanted: The family's name as somebody says it; None finds it out.
-        any_size: Whether its layers may have other sizes than those of the published base and of
-            the embedded one, because nothing depends on them.
+    Somebody may say the family's name. With `any_size` layers may have other sizes than those of
+    the published base and of the embedded one, because nothing depends on them.
 
     Raises:
         AdapterFileError: When it is no adapter file, is another model's, fits no family or
@@ -185,9 +187,8 @@ def _of_graph(path: Source, metadata: Mapping[str, str]) -> Family:
 def require_base(path: Source, base: BaseWeights) -> None:
     """Refuse an adapter whose layers are not those of a base, by name where it is another model's.
 
-    Args:
-        path: The file, PEFT's folder, or tensors in memory.
-        base: An opened base, whose own sizes count instead of the published ones.
+    The sizes of the opened base count instead of the published ones. The file may be PEFT's folder,
+    or tensors in memory.
 
     Raises:
         AdapterFileError: When it is no adapter file, or does not fit.
@@ -219,12 +220,8 @@ def _times(shape: Sequence[int]) -> str:
 def other_models(path: Source, family: Family | None = None) -> str:
     """Name the models, besides a family, that an adapter file could be for as well.
 
-    Args:
-        path: The file, PEFT's folder, or tensors in memory.
-        family: The family that it is taken for; None where it is for none.
-
-    Returns:
-        Their names; empty where there are none, or the header says that it is for the family.
+    Empty where there are none, or the header says that it is for the family, which is None where it
+    is for none. The file may be PEFT's folder, or tensors in memory.
     """
     layers, metadata = _look(path)
     if family is None:
@@ -422,9 +419,8 @@ def _no_family(
 ) -> AdapterFileError:
     """None of the families that were asked about has every layer; another one may, of any size.
 
-    Args:
-        odd: Family to the names that it lacks.
-        far: Family that was asked about to how many layers it lacks, or has in another size.
+    `odd` is family to the names that it lacks, `far` to how many layers it lacks or has in another
+    size.
     """
     nearest_one = min(far, key=far.__getitem__)
     title = FAMILIES[nearest_one].title

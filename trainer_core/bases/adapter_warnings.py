@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from ..adapter_files.factors.effective_delta import stretch_of
 from ..tensors.rounding import EIGHT_BIT, Loss
 from ..types import AdapterState
+from .base_weights import BaseWeights
 from .merge import made_tensors, plan_jobs
-from .open import BaseWeights
 
 MOST_LAYERS = 24
 """Layers that are looked at, in even steps over all: reading a whole base takes minutes."""
@@ -35,14 +35,10 @@ NOISE = 2.0
 
 
 def base_warnings(state: AdapterState, base: BaseWeights) -> tuple[str, ...]:
-    """Compare an adapter with a base's weights.
+    """Compare an adapter that fits a base with the base's weights: a line for each odd thing.
 
-    Args:
-        state: The adapter, which fits the base. Its layers may be read when they are asked for.
-        base: The base; the weights of at most `MOST_LAYERS` layers are read.
-
-    Returns:
-        A line for each thing that is odd; none where all is well.
+    The adapter's layers may be read when they are asked for; of the base the weights of at most
+    `MOST_LAYERS` layers are read.
     """
     there = [name for name in state.layers if base.place(f"{name}.weight") is not None]
     count = min(MOST_LAYERS, len(there))
@@ -56,8 +52,7 @@ def base_warnings(state: AdapterState, base: BaseWeights) -> tuple[str, ...]:
 def stretch_warning(stretches: Mapping[str, float]) -> str:
     """What is to be said of how DoRA's magnitudes stretch layers; empty where all is well.
 
-    Args:
-        stretches: Layer to the median of its magnitudes over the norms of the base.
+    Each layer has the median of its magnitudes over the norms of the base.
     """
     odd = {name: s for name, s in stretches.items() if not 1 / STRETCH <= s <= STRETCH}
     if not odd:
@@ -73,9 +68,8 @@ def stretch_warning(stretches: Mapping[str, float]) -> str:
 def loss_warning(losses: Mapping[str, Loss], stored: str, *, by_chance: bool) -> str:
     """What is to be said of changes that a number format loses; empty where all is well.
 
-    Args:
-        losses: Layer to what rounding to the base's number format does to its change.
-        by_chance: Whether numbers are rounded by chance, so that the mean is kept.
+    Each layer has what rounding to the base's format does to its change; numbers that are rounded
+    by chance keep the mean.
     """
     if by_chance:
         noise = [loss.error for loss in losses.values()]

@@ -13,10 +13,7 @@ if TYPE_CHECKING:
 
 
 def refuse_distilled(settings: BaseSection, family: Family, location: BaseLocation) -> None:
-    """Refuse a distilled base that nothing in the run file makes right.
-
-    Args:
-        settings: The run file's ``base`` section.
+    """Refuse a distilled base that nothing in the run file, of whose ``base`` this is, makes right.
 
     Raises:
         BaseModelError: When it is distilled, has no training adapter, and is not to be trained as

@@ -67,11 +67,7 @@ class Architecture:
     hint: str = "(?!)"
 
     def has(self, name: str, inputs: int | None) -> bool:
-        """Whether it has a layer.
-
-        Args:
-            inputs: How many inputs the layer has in the file; None where that is not known.
-        """
+        """Whether it has a layer, of so many inputs in the file; None where that is not known."""
         if self.fits_size(name, inputs) is False:
             return False
         for stack, count, layers in self._blocks:
@@ -85,8 +81,7 @@ class Architecture:
     def fits_size(self, name: str, inputs: int | None) -> bool | None:
         """Whether a layer has as many inputs as here; None where that tells nothing.
 
-        Args:
-            inputs: How many inputs the layer has in the file; None where that is not known.
+        Those of the file may not be known either.
         """
         if inputs is None:
             return None

@@ -10,10 +10,11 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ..adapter_files.names.key_parsing import PATCH_ENDINGS, TEXT_PART, match_layer
+from ..adapter_files.names.key_layouts import PATCH_ENDINGS, TEXT_PART
+from ..adapter_files.names.layer_match import match_layer
 from ..families.registry import FAMILIES
+from .base_weights import known_sizes
 from .foreign_models import ARCHITECTURES, Architecture
-from .open import known_sizes
 
 if TYPE_CHECKING:
     from ..families.family import Family
@@ -43,14 +44,10 @@ _HEADER = ("modelspec.architecture", "ss_base_model_version", "ss_base_model")
 
 
 def layer_inputs(tensors: Mapping[str, TensorInfo]) -> dict[str, int | None]:
-    """The layers of an adapter file of any method.
+    """The layers of an adapter file of any method, by the shapes and formats of its keys.
 
-    Args:
-        tensors: A file's key to shape and format.
-
-    Returns:
-        A layer's flat name (`architectures`) to how many inputs it has, None where its factors do
-        not tell. Text encoders are left out, and weight patches where others have factors.
+    A layer's flat name (`architectures`) to how many inputs it has, None where its factors do not
+    tell. Text encoders are left out, and weight patches where others have factors.
     """
     inputs: dict[str, int | None] = {}
     patched: dict[str, int | None] = {}
@@ -91,11 +88,7 @@ def layer_inputs(tensors: Mapping[str, TensorInfo]) -> dict[str, int | None]:
 
 
 def own_families(layers: Mapping[str, int | None]) -> list[Family]:
-    """The families that have every layer of a file, in a known base as many inputs, without twins.
-
-    Args:
-        layers: As `layer_inputs`.
-    """
+    """The families that have every layer of a file, in a known base of its inputs; no twins."""
 
     def has(family: Family, sizes: PublishedSizes, name: str, inputs: int | None) -> bool:
         place = match_layer(f"lora_unet_{name}", family.layers.key_map)
@@ -116,10 +109,7 @@ def own_families(layers: Mapping[str, int | None]) -> list[Family]:
 def fitting(layers: Mapping[str, int | None], *, by_size: bool = False) -> tuple[Architecture, ...]:
     """The models that have every layer of a file.
 
-    Args:
-        layers: As `layer_inputs`.
-        by_size: Whether the size of at least one layer has to speak for a model too, and not names
-            alone.
+    With `by_size` the size of at least one layer has to speak for a model too, and not names alone.
     """
     if not layers:
         return ()
@@ -130,11 +120,7 @@ def fitting(layers: Mapping[str, int | None], *, by_size: bool = False) -> tuple
 
 
 def nearest(layers: Mapping[str, int | None]) -> tuple[Architecture, ...]:
-    """The models that have most layers of a file; none where too many are in none.
-
-    Args:
-        layers: As `layer_inputs`.
-    """
+    """The models that have most layers of a file; none where too many are in none."""
     counts = {each: sum(itertools.starmap(each.has, layers.items())) for each in ARCHITECTURES}
     most = max(counts.values())
     if not layers or most < _MOST * len(layers):
@@ -143,11 +129,7 @@ def nearest(layers: Mapping[str, int | None]) -> tuple[Architecture, ...]:
 
 
 def header_hint(metadata: Mapping[str, str]) -> str:
-    """What the header of a file says of its model, in small letters and digits alone.
-
-    Args:
-        metadata: The header's strings, of any program.
-    """
+    """What the header of a file says of its model, in small letters and digits alone."""
     words = " ".join(metadata.get(name, "")[:_LONGEST] for name in _HEADER)
     return re.sub(r"[^a-z0-9 ]", "", words.lower())
 

@@ -8,10 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..config import BaseSection
-from ..errors import BaseModelError, ConfigError
-from ..families.registry import FAMILIES, embedded_family
-from ..weights.base_location import EMBEDDED, BaseLocation, folder_identity
-from ..weights.base_path import (
+from ..config.base_path import (
     DENOISERS,
     base_file,
     local_folder,
@@ -20,14 +17,17 @@ from ..weights.base_path import (
     split_denoiser,
     split_hub,
 )
+from ..errors import BaseModelError, ConfigError
+from ..families.registry import FAMILIES, embedded_family
+from ..weights.base_location import EMBEDDED, BaseLocation, folder_identity
 from ..weights.diffusers_folder import check_part, class_name, is_whole, read_json
 from ..weights.header import WeightFile, check_formats, open_weights
-from .base_adapters import outline_base_adapters
 from .distilled import refuse_distilled
+from .read_base_adapters import outline_base_adapters
 
 if TYPE_CHECKING:
     from ..families.family import Family
-    from ..families.lent import LentDenoiser
+    from ..families.graph_model_denoiser import LentDenoiser
 
 _FILES = ("*.json", "*.safetensors", "*.txt", "*.model", "*.jinja")
 
@@ -284,15 +284,10 @@ _NAMED = 3  # names that a message gives as examples
 
 
 def detect_base(path: str | Path) -> str:
-    """Find the family of a base, and refuse a file that could not be trained on.
+    """Find the family's name of a base, and refuse a file that could not be trained on.
 
-    Reads a header or two small files, never a weight.
-
-    Args:
-        path: A Diffusers folder, a single file, or ``embedded``.
-
-    Returns:
-        The family's name.
+    A base is a Diffusers folder, a single file, or ``embedded``. Reads a header or two small files,
+    never a weight.
 
     Raises:
         BaseModelError: When there is nothing, it is damaged, no family's, in a number format that
@@ -314,13 +309,9 @@ def detect_base(path: str | Path) -> str:
 
 
 def detect_variant(path: str | Path, family: Family) -> str | None:
-    """Find what a base was made for, by its header and its name.
+    """Find what a base was made for, by its header and its name: ``generate``, or its edit variant.
 
-    Args:
-        path: As for `detect_base`.
-
-    Returns:
-        ``generate``, or the edit variant that it takes; None when it does both.
+    None when it does both.
 
     Raises:
         BaseModelError: When it cannot be read.
@@ -343,9 +334,6 @@ def detect_variant(path: str | Path, family: Family) -> str | None:
 
 def count_numbers(path: str | Path, family: Family) -> int:
     """Numbers of the weights of a base's layers, by the sizes that it says.
-
-    Args:
-        path: As for `detect_base`.
 
     Raises:
         BaseModelError: When it cannot be read.

@@ -24,9 +24,9 @@ from torch import Tensor
 from ..adapter_files.factors.effective_delta import check_size, effective_delta
 from ..adapter_files.factors.fused_layers import undivided_delta, undivided_parts
 from ..adapter_files.factors.outlines import outline_of, patch_outline
-from ..adapter_files.names.key_parsing import DROP
+from ..adapter_files.names.key_layouts import DROP
 from ..adapter_files.names.row_slices import RowSlice, take_rows
-from ..adapter_files.names.text_names import text_layers
+from ..adapter_files.names.text_encoder_names import text_layers
 from ..counters import counter_seed
 from ..errors import AdapterError, NonFiniteError
 from ..tensors.rounding import (
@@ -41,7 +41,7 @@ from ..tensors.rounding import (
 from ..tensors.widening import widened
 from ..types import AdapterState
 from ..weights.tensor_reader import TensorReader
-from .open import BaseFile, BaseWeights, Place
+from .base_weights import BaseFile, BaseWeights, Place
 
 Rounding = Literal["nearest", "stochastic"]
 Progress = Callable[[int, int, str], None]
@@ -90,8 +90,7 @@ def plan_jobs(
 ) -> dict[tuple[Path, str], list[Job]]:
     """Find the tensor of every adapted layer, and refuse what does not fit before any work.
 
-    Returns:
-        File and name of a tensor there, to the layers in its rows.
+    File and name of a tensor there, to the layers in its rows.
 
     Raises:
         AdapterError: When a layer is not in the base, has another size, or is changed twice by
@@ -218,16 +217,11 @@ def made_tensors(
     dtype: torch.dtype | None,
     rounding: Rounding,
 ) -> Iterator[tuple[str, Merged]]:
-    """Make the new values of a file's tensors one after another.
+    """Make the new values of a file's tensors one after another, by name, of `plan_jobs`.
 
-    Args:
-        jobs: As `plan_jobs` gives them.
-        dtype: The number format of the result; None keeps the given one, with its scale.
-        rounding: How an 8-bit result is rounded.
-
-    Yields:
-        Name in the file and the new value; rows that nothing changes are the given ones bit by bit,
-        unless the format or the scale is another.
+    Rows that nothing changes are the given ones bit by bit, unless the format or the scale is
+    another. A dtype of None keeps the given number format, with its scale; an 8-bit result is
+    rounded as `rounding` says.
 
     Raises:
         NonFiniteError: When a value is not finite, in itself or in the format.

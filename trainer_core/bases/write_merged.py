@@ -20,8 +20,8 @@ from ..types import AdapterState
 from ..weights.diffusers_folder import read_json, weight_files
 from ..weights.header import OTHER_FILE, read_header
 from ..weights.tensor_reader import TensorReader
+from .base_weights import BaseFile, BaseWeights
 from .merge import Job, Merged, MergeReport, Progress, Rounding, made_tensors, plan_jobs
-from .open import BaseFile, BaseWeights
 
 DTYPES = {"keep": None, "fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 """What the weights of a merged base may be stored in."""

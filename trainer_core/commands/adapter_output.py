@@ -16,7 +16,7 @@ from .arguments import is_set, word_or
 from .console import show, show_json
 
 if TYPE_CHECKING:
-    from ..adapter_files.read.file_content import AdapterFile
+    from ..adapter_files.read.adapter_file import AdapterFile
     from ..families.family import Family
     from ..types import AdapterState
 
@@ -93,7 +93,7 @@ class OutputForm:
         Raises:
             InputError: When a setting has a word that it does not know.
         """
-        from ..adapter_files.write.adapter_file import DTYPES, LAYOUTS
+        from ..adapter_files.write.write_adapter import DTYPES, LAYOUTS
 
         return cls(
             word_or(own, "layout", tuple(LAYOUTS), layout),
@@ -112,7 +112,7 @@ class OutputForm:
         self, target: Path, state: AdapterState, family: Family, source: Mapping[str, str] | None
     ) -> float:
         """Write it with a derived header; gives the largest relative error of the format."""
-        from ..adapter_files.write.adapter_file import write_adapter
+        from ..adapter_files.write.write_adapter import write_adapter
 
         header = derived_header(state, family, source)
         written = write_adapter(
@@ -192,7 +192,7 @@ def _run_settings(value: object) -> dict[str, Any]:
 
 def kept_layout(files: Sequence[AdapterFile]) -> str:
     """The layout of the given files where they share one that is written; else comfyui."""
-    from ..adapter_files.write.adapter_file import LAYOUTS
+    from ..adapter_files.write.write_adapter import LAYOUTS
 
     layouts = {file.layout for file in files}
     only = layouts.pop() if len(layouts) == 1 else "comfyui"

@@ -57,9 +57,9 @@ def merge(arguments: Arguments) -> int:
     base_path, *adapter_paths, out = arguments.words
     existing_base(base_path)
     adapters = [existing(path, "an adapter file") for path in adapter_paths]
-    from ..adapter_files.read.adapter_file import open_adapter
+    from ..adapter_files.read.read_adapter import open_adapter
+    from ..bases.base_weights import open_base
     from ..bases.merge import plan_jobs
-    from ..bases.open import open_base
     from ..bases.write_merged import DTYPES, merge_into_base
 
     dtype = word_or(own, "dtype", tuple(DTYPES), "keep")
@@ -151,9 +151,9 @@ def extract(arguments: Arguments) -> int:
     check_words(arguments, 3, expected, "extract BASE TUNED OUT")
     for path in arguments.words[:2]:
         existing_base(path)
-    from ..adapter_files.tools.closest_adapter import extract_adapter
-    from ..bases.diff import BaseDifferences, stored_formats
-    from ..bases.open import open_base
+    from ..adapter_files.tools.resize_and_extract import extract_adapter
+    from ..bases.base_difference import BaseDifferences, stored_formats
+    from ..bases.base_weights import open_base
 
     settings = {**_DEFAULTS, **{name: own[name] for name in _ADAPTER if name in own}}
     config = load_config(None, [f"adapter.{name}={text}" for name, text in settings.items()])
@@ -214,8 +214,8 @@ def resize(arguments: Arguments) -> int:
     own = arguments.only(VERBS["resize"].own)
     check_words(arguments, 2, "the adapter and the output", "resize IN OUT --rank N")
     source = existing(arguments.words[0], "an adapter file")
-    from ..adapter_files.read.adapter_file import open_adapter
-    from ..adapter_files.tools.closest_adapter import Sizes, resize_adapter
+    from ..adapter_files.read.read_adapter import open_adapter
+    from ..adapter_files.tools.resize_and_extract import Sizes, resize_adapter
     from ..bases.adapter_family import adapter_family
 
     sizes = Sizes(
@@ -285,7 +285,7 @@ def combine(arguments: Arguments) -> int:
     check_words(arguments, 2, expected, "combine IN IN OUT weights=1,0.5", more=True)
     *sources, out = arguments.words
     paths = [existing(path, "an adapter file") for path in sources]
-    from ..adapter_files.read.adapter_file import open_adapter
+    from ..adapter_files.read.read_adapter import open_adapter
     from ..adapter_files.tools.combine import combine_adapters
 
     weights = numbers(own, "weights", len(paths))

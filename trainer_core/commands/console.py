@@ -22,7 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TextIO
 
-from ..config.dialect import format_yaml
+from ..config.yaml_dialect import format_yaml
 from ..diffusion.noise_bands import histogram_text
 from ..errors import TrainerError
 from ..printable import LONGEST, MOST, grouped, printable, shortened, single_line

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ..adapter_files.convert.convert import Conversion
-    from ..bases.open import BaseWeights
+    from ..bases.base_weights import BaseWeights
     from ..families.family import Family
     from ..tensors.safetensors_reader import Source
 
@@ -80,7 +80,7 @@ class _Work:
     @classmethod
     def of(cls, arguments: Arguments) -> _Work:
         from ..adapter_files.convert.adapt_to_layout import APPROXIMATIONS
-        from ..adapter_files.write.adapter_file import DTYPES, LAYOUTS
+        from ..adapter_files.write.write_adapter import DTYPES, LAYOUTS
 
         own = arguments.only(VERBS["convert"].own)
         if "to" not in own:
@@ -136,7 +136,7 @@ class _Work:
     def _family_of(self, adapter: Source) -> tuple[Family, Callable[[str], Tensor] | None]:
         """The family, and the base's weights where a base is named: that one tells the family."""
         from ..bases.adapter_family import adapter_family, require_base
-        from ..bases.open import open_base
+        from ..bases.base_weights import open_base
 
         if self.base is None:
             return adapter_family(adapter, self.family), None

@@ -197,9 +197,9 @@ def _base_report(base: EmptyBase) -> dict[str, Any]:
 
 def _beside_report(config: RunConfig, base: EmptyBase) -> dict[str, Any]:
     """The adapters that are part of the base, and whether it was distilled."""
-    from ..adapter_files.factors.base_adapters import check_on_base
-    from ..bases.base_adapters import outline_base_adapters
+    from ..adapter_files.factors.put_on_base import check_on_base
     from ..bases.distilled import distilled_note
+    from ..bases.read_base_adapters import outline_base_adapters
 
     adapters = outline_base_adapters(config.base, base.family)
     check_on_base(base.transformer, base.family.layers.key_map, adapters)

@@ -18,7 +18,7 @@ from .result_sentences import inspected_text
 
 if TYPE_CHECKING:
     from ..adapter_files.verify.proof import Proof
-    from ..bases.open import BaseWeights
+    from ..bases.base_weights import BaseWeights
     from ..families.family import Family
 
     Shapes = dict[str, tuple[int, ...]]
@@ -157,7 +157,7 @@ def prove_file(path: Path, family: str | None = None, base: str | None = None) -
             does not have.
     """
     from ..adapter_files.verify.proof import prove
-    from ..bases.open import base_shapes, open_base
+    from ..bases.base_weights import base_shapes, open_base
 
     if base is not None:
         opened = open_base(base, family)
@@ -184,7 +184,7 @@ def _require_host(family: Family) -> None:
 
 def _warned(proof: Proof, path: Path, base: BaseWeights) -> Proof:
     """The proof with what only the base's weights tell; of files alone that fit the base."""
-    from ..adapter_files.read.adapter_file import open_adapter
+    from ..adapter_files.read.read_adapter import open_adapter
     from ..bases.adapter_warnings import base_warnings
 
     if proof.unread or not proof.loads:
@@ -210,11 +210,11 @@ def proof_report(proof: Proof, *, whole: bool) -> dict[str, Any]:
 
 
 def _family_of(path: Path, name: str | None) -> Family:
-    from ..adapter_files.names.video_names import VIDEO_MODELS
-    from ..adapter_files.read.adapter_file import open_file
+    from ..adapter_files.names.video_model_names import VIDEO_MODELS
+    from ..adapter_files.read.read_adapter import open_file
     from ..bases.adapter_family import adapter_families, adapter_family
-    from ..bases.open import is_installed
-    from ..families.lent_family import video_family
+    from ..bases.base_weights import is_installed
+    from ..families.graph_model_family import video_family
     from ..families.registry import FAMILIES, get_family
 
     if name is not None:
@@ -237,9 +237,9 @@ def _family_of(path: Path, name: str | None) -> Family:
 
 def _usual_base(path: Path, family: Family) -> tuple[str, Shapes]:
     """The name of the base whose sizes an adapter has, and its shapes; of others it is refused."""
-    from ..adapter_files.read.adapter_file import open_file
+    from ..adapter_files.read.read_adapter import open_file
     from ..bases.adapter_family import nearest_base
-    from ..bases.open import known_bases, published_shapes
+    from ..bases.base_weights import known_bases, published_shapes
 
     try:
         with open_file(path) as file:
@@ -267,7 +267,7 @@ class _Loaded(NamedTuple):
 def _most_loaded(path: Path, family: Family) -> _Loaded:
     """As `nearest_base`, by what ComfyUI loads of a file that the trainer does not read."""
     from ..adapter_files.verify.proof import prove
-    from ..bases.open import known_bases, published_shapes
+    from ..bases.base_weights import known_bases, published_shapes
 
     fates = {
         title: list(

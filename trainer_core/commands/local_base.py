@@ -22,7 +22,7 @@ def locate_local_base(settings: BaseSection, family: Family, has_controls: bool)
             was never downloaded.
     """
     from ..bases.locate import locate_base
-    from ..weights.base_path import names_hub, split_hub
+    from ..config.base_path import names_hub, split_hub
 
     if not names_hub(settings.path):
         return locate_base(settings, family, has_controls)
@@ -49,7 +49,7 @@ def local_text_limit(config: RunConfig, has_controls: bool) -> TextLimit:
 def _downloaded(hub_id: str) -> Path:
     from huggingface_hub import try_to_load_from_cache
 
-    from ..weights.base_path import split_hub
+    from ..config.base_path import split_hub
 
     repository, part = split_hub(hub_id)
     found = try_to_load_from_cache(repository, "model_index.json")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from ..config import RunConfig
+from ..config.base_path import base_file, local_folder, names_hub
 from ..data.sources.list_files import dataset_root
 from ..errors import TrainerError
 from ..weights.base_location import EMBEDDED
-from ..weights.base_path import base_file, local_folder, names_hub
 
 
 def require_inputs(config: RunConfig, *, dataset: bool = True) -> None:

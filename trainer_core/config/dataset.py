@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from .dialect import value_in_words
 from .folders import (
     OVERRIDES,
     CaptionSection,
@@ -22,6 +21,7 @@ from .folders import (
 from .preservation import PreservationSection, RegularizationSection
 from .section import Other, Problem, Section, section, setting
 from .slider import SliderSection
+from .yaml_dialect import value_in_words
 
 Policy = Literal["error", "skip"]
 _SMALLEST, _LARGEST = 32, 4096
@@ -377,8 +377,7 @@ class DatasetSection(Section):
     def problems(self, *, from_cache: bool) -> Iterator[Problem]:
         """What contradicts itself, besides the conditions of the fields.
 
-        Args:
-            from_cache: Whether a finished cache is trained, which needs no folders.
+        A finished cache needs no folders.
         """
         if self.folders and not self.path and not from_cache:
             yield Problem(
@@ -442,9 +441,8 @@ class DatasetFolder:
 def dataset_folders(dataset: DatasetSection) -> tuple[DatasetFolder, ...]:
     """All folders of a dataset, in the order in which `Sample.folder` counts them.
 
-    Returns:
-        ``dataset.path``, also where it is empty, as beside a finished cache; then
-        ``dataset.folders``; then ``dataset.regularization`` where it has a path.
+    ``dataset.path``, also where it is empty, as beside a finished cache; then ``dataset.folders``;
+    then ``dataset.regularization`` where it has a path.
     """
     return tuple(_folders(dataset))
 

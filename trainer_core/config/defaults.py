@@ -16,15 +16,9 @@ def resolved_length(config: RunConfig, images: int) -> RunConfig:
     """Fill in ``training.steps`` from the number of training images, where it is unset.
 
     A run sees ``450 sqrt(images)`` samples of its own images: 12 images 130 times each, 100 images
-    45 times each; from 178 images on it is 6000. Samples that preserve the base are not counted,
-    and every step is taken to be full, which the last one of an epoch may not be. A slider sees 800
-    samples, each of them with both signs of its strength.
-
-    Args:
-        images: Number of training images without regularization images, repeats not counted.
-
-    Returns:
-        The same run file with a number of steps.
+    45 times each; from 178 images on it is 6000. Samples that preserve the base, regularization
+    images and repeats are not counted, and every step is taken to be full, which the last one of an
+    epoch may not be. A slider sees 800 samples, each of them with both signs of its strength.
     """
     training = config.training
     if training.steps is not None:
@@ -46,15 +40,9 @@ def with_length(config: RunConfig, steps: int) -> RunConfig:
 
 
 def fitted_warmup(config: RunConfig) -> tuple[RunConfig, str]:
-    """Shorten a warm-up that is longer than the run, to a tenth of it.
+    """Shorten a warm-up that is longer than the run's steps to a tenth of it, and say so in a note.
 
     A run that is made short, for a try, is not to fail or to end before it has begun to learn.
-
-    Args:
-        config: The run file, with its number of steps.
-
-    Returns:
-        The run file, and a note of what was changed; empty where nothing was.
     """
     steps, schedule = run_length(config), config.training.schedule
     if schedule.warmup_steps <= steps:
@@ -198,12 +186,9 @@ def _class_prompts(config: RunConfig, *, edits: bool) -> tuple[str, ...]:
 def preservation_prompts(config: RunConfig, *, edits: bool) -> tuple[str, ...]:
     """The prompts that the images for prior preservation are made from.
 
-    Args:
-        edits: Whether the base is given control images.
-
-    Returns:
-        ``dataset.preservation.count`` texts; an empty one is a blank prompt. None when off, and for
-        the kinds that are held to what the base does with the dataset's own images.
+    ``dataset.preservation.count`` texts; an empty one is a blank prompt. None when off, and for the
+    kinds that are held to what the base does with the dataset's own images. `edits` says whether
+    the base is given control images.
     """
     settings = config.dataset.preservation
     if not settings.holds("trajectory", "class"):

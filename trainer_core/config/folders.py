@@ -119,11 +119,7 @@ class CaptionSection(Section):
     )
 
     def problems(self, place: str) -> Iterator[Problem]:
-        """What contradicts itself, besides the conditions of the fields.
-
-        Args:
-            place: YAML path of the section, such as ``dataset.captions``.
-        """
+        """What contradicts itself, besides the conditions of the fields, at a YAML path."""
         if self.shuffle == 1:
             yield Problem(
                 f"{place}.shuffle is 1, which is the order that is written",

@@ -11,9 +11,9 @@ from typing import Any, Literal
 
 from pydantic import model_validator
 
-from .dialect import value_in_words
 from .patterns import wrong_patterns
 from .section import Other, Problem, Section, setting
+from .yaml_dialect import value_in_words
 
 OptimizerName = Literal[
     "adamw",

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from ..errors import AdapterError
-from .dialect import value_in_words
 from .section import Problem
+from .yaml_dialect import value_in_words
 
 LONGEST_NAME = 128
 """Characters of a layer's name that the bound reckons with."""
@@ -75,11 +75,7 @@ class _Group:
 def pattern_mistake(pattern: str, longest_name: int = LONGEST_NAME) -> str:
     """Say why a text cannot be used as a regular expression on layer names.
 
-    Args:
-        longest_name: Characters of the longest name that it is matched against.
-
-    Returns:
-        What is wrong, to stand behind the pattern as a predicate; empty when nothing is.
+    What is wrong stands behind the pattern as a predicate; empty when nothing is.
     """
     if len(pattern) > _LONGEST_PATTERN:
         return f"is longer than {_LONGEST_PATTERN} characters"
@@ -116,10 +112,7 @@ def wrong_patterns(path: str, patterns: Iterable[str]) -> Iterator[Problem]:
 
 
 def compile_pattern(pattern: str, setting: str) -> re.Pattern[str]:
-    """Compile a user's pattern.
-
-    Args:
-        setting: Where it stands, for messages.
+    """Compile a user's pattern; messages name the setting.
 
     Raises:
         AdapterError: When it is not a regular expression, or could take long to match.

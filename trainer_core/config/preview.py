@@ -38,13 +38,7 @@ _LONGEST = 80
 
 
 def parse_prompt(line: str) -> tuple[str, dict[str, str]]:
-    """Part a prompt from the flags behind it.
-
-    Args:
-        line: As in ``preview.prompts``.
-
-    Returns:
-        The prompt, and settings of ``preview`` with their values as text.
+    """Part a prompt of ``preview.prompts`` from the flags behind it: settings with values as text.
 
     Raises:
         ConfigError: When a flag is unknown, comes twice, or has no value.
@@ -171,14 +165,9 @@ class PreviewSection(Section):
     )
 
     def of_prompt(self, line: str, index: int) -> PreviewSection:
-        """The settings of one preview, by the flags behind its prompt.
+        """The settings of one preview, by the flags behind its prompt, which is left without them.
 
-        Args:
-            line: One of ``prompts``.
-            index: Its place among them, by which seeds count up.
-
-        Returns:
-            A section with the prompt alone, without flags.
+        Seeds count up with the place `index` among the prompts.
 
         Raises:
             ConfigError: When a flag is unknown or its value out of bounds.

@@ -15,7 +15,6 @@ from pydantic import BaseModel, ValidationError
 
 from ..errors import ConfigError
 from ..printable import MOST, grouped, nearest, shortened, single_line
-from .dialect import BACKSLASHES, LONGEST_VALUE, value_in_words
 from .run import CONFIG_VERSION, RunConfig, find_setting, walk_settings
 from .section import (
     Other,
@@ -27,14 +26,11 @@ from .section import (
     section_of,
     traits_of,
 )
+from .yaml_dialect import BACKSLASHES, LONGEST_VALUE, value_in_words
 
 
 def raise_problems(source: str, problems: Sequence[Problem]) -> None:
-    """Raise one error for all problems; nothing happens when there are none.
-
-    Args:
-        source: What was read: the run file's path, or ``the overrides``.
-        problems: What was found.
+    """Raise one error for all problems of a source, such as a run file; none are no error.
 
     Raises:
         ConfigError: Naming every problem.
@@ -184,11 +180,9 @@ def _names_in(path: str) -> Iterable[str]:
 
 
 def check_config(config: RunConfig, source: str = "the settings") -> None:
-    """Refuse settings that contradict each other.
+    """Refuse settings that contradict each other and are valid each for itself.
 
-    Args:
-        config: Settings that are valid each for itself.
-        source: What the error calls them, such as the run file's path.
+    The source is what the error calls them, such as the run file's path.
 
     Raises:
         ConfigError: Naming every contradiction.

@@ -7,7 +7,6 @@ file can be moved together. In an override it is relative to the current folder,
 from __future__ import annotations
 
 import copy
-import re
 import textwrap
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -19,7 +18,7 @@ from pydantic.fields import FieldInfo
 from ..errors import ConfigError
 from ..filesystem.text_files import read_text
 from .adapter import AdapterConfig
-from .dialect import SIZE_LIMIT, format_value, format_yaml, parse_yaml, value_in_words
+from .base_path import has_hub_form
 from .problems import (
     can_be_path,
     contradictions,
@@ -39,8 +38,7 @@ from .section import (
     section_of,
     traits_of,
 )
-
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(/transformer(_2)?)?")
+from .yaml_dialect import SIZE_LIMIT, format_value, format_yaml, parse_yaml, value_in_words
 
 
 def load_config(
@@ -215,16 +213,10 @@ def _anchor_paths(values: Any, section: type[BaseModel], folder: Path, prefix: s
 
 
 def _anchored(setting: str, value: Any, words: Collection[str], folder: Path) -> Any:
-    """Make a path, or a list of them, absolute.
+    """Make the path that a setting holds, or a list of them, absolute.
 
-    Args:
-        setting: YAML path of the setting that holds it.
-        value: The path, or what is none: a hub id for ``base.path``, a step for ``resume``.
-        words: What the setting takes in place of a path.
-        folder: What a relative path is relative to.
-
-    Returns:
-        Absolute paths; words and hub ids as they are. A folder that exists wins over a hub id.
+    Words that the setting takes in place of a path, a hub id for ``base.path`` and a step for
+    ``resume`` stay as they are. A folder that exists wins over a hub id.
     """
     if isinstance(value, list):
         return [_anchored(setting, item, words, folder) for item in value]
@@ -233,7 +225,7 @@ def _anchored(setting: str, value: Any, words: Collection[str], folder: Path) ->
     if setting == "resume" and names_step(value):
         return value
     path = folder / _expanded(value, setting)
-    if setting == "base.path" and _HUB_ID.fullmatch(value) and not path.exists():
+    if setting == "base.path" and has_hub_form(value) and not path.exists():
         return value
     return str(path)
 
@@ -255,16 +247,9 @@ def drop_of_other_kind(
     """Leave out what a run file says of its own kind, where an override names another one.
 
     A template writes the settings of its kind into the file, so that they need not be the user's
-    wish. What the override itself says, or what never fitted the file's own kind, stays and is
-    refused later.
-
-    Args:
-        values: The run file's raw values, changed in place.
-        change: The raw values of the overrides.
-        kept: YAML paths that the overrides set.
-
-    Returns:
-        The settings that were left out, such as ``adapter.factor (4)``.
+    wish. What the override itself says (`kept`), or what never fitted the file's own kind, stays
+    and is refused later. The raw values are changed in place. Gives the settings that were left
+    out, such as ``adapter.factor (4)``.
     """
     adapter, wanted = values.get("adapter"), _section(change, "adapter").get("kind")
     if wanted is None or not isinstance(adapter, dict):
@@ -302,17 +287,11 @@ def commented_run_file(
     remarks: Mapping[str, str] | None = None,
     missing: Sequence[str] = ("dataset.path", "output.name"),
 ) -> str:
-    """Write a run file that explains itself.
+    """Write a run file that explains itself; settings for experts show their default as comments.
 
-    Args:
-        values: What differs from the defaults, by YAML path.
-        choices: As `load_config` takes them.
-        notes: Sentences that stand below the title.
-        remarks: YAML path to what stands between a setting and its help.
-        missing: Settings that a person has to set first.
-
-    Returns:
-        YAML. Settings for experts are commented out and show their default.
+    Of values that differ from the defaults, by YAML path. Notes stand below the title, remarks
+    between a setting and its help, and a person has to set first what is `missing`. Choices are as
+    `load_config` takes them.
     """
     lines = [
         f"# {title}",
@@ -359,12 +338,12 @@ def _help_text(field: FieldInfo, choices: Sequence[str]) -> str:
     text = field.description or ""
     if sum(word not in text for word in choices) > 1:
         text += " One of " + ", ".join(choices) + "."
-    bounds = "" if _bounded_by_pattern(field) else bounds_in_words(field)
+    bounds = (
+        ""
+        if any(getattr(part, "pattern", None) for part in field.metadata)
+        else bounds_in_words(field)
+    )
     return f"{text} ({bounds})" if bounds else text
-
-
-def _bounded_by_pattern(field: FieldInfo) -> bool:
-    return any(getattr(part, "pattern", None) for part in field.metadata)
 
 
 def _comment(text: str, indent: str) -> list[str]:

@@ -14,11 +14,11 @@ from pydantic.fields import FieldInfo
 from ..filesystem.file_names import EXPECTED, name_mistake
 from .adapter import AdapterConfig
 from .dataset import DatasetSection
-from .dialect import value_in_words
 from .memory import RECOVERABLE, BaseFormat, MemorySection
 from .preview import PreviewSection, Variant
 from .section import Other, Problem, Resumed, Section, section, section_of, setting, traits_of
 from .training import TrainingSection
+from .yaml_dialect import value_in_words
 
 
 class BaseAdapter(Section):
@@ -353,12 +353,7 @@ def walk_settings(
 ) -> Iterator[tuple[str, FieldInfo]]:
     """Go through every setting and section below a section, in the order of declaration.
 
-    Args:
-        section: Where to start.
-        prefix: Its YAML path with a final dot, or nothing.
-
-    Yields:
-        YAML path and field; a section comes before its settings.
+    YAML path, with this prefix, and field; a section comes before its settings.
     """
     for name, field in section.model_fields.items():
         yield prefix + name, field
@@ -368,10 +363,9 @@ def walk_settings(
 
 
 def when_resumed(path: str) -> Resumed:
-    """What another value of a setting means for a run that is resumed.
+    """What another value of a setting means for a run that is resumed, by its YAML path.
 
-    Args:
-        path: YAML path; of what is no setting, the nearest section's answer.
+    Of what is no setting, the nearest section's answer.
     """
     answer, kind = None, RunConfig
     for name in path.split("."):

@@ -188,12 +188,8 @@ def listed_in(field: FieldInfo) -> type[BaseModel] | None:
 def listed_section(root: type[BaseModel], path: Sequence[str]) -> tuple[str, list[str]] | None:
     """The deepest section on a path that leads through an item of a list.
 
-    Args:
-        path: Names of sections and numbers of items; the last one is not looked at.
-
-    Returns:
-        Its path, such as ``dataset.folders.0``, and what may be set in it; None for a path through
-        no list.
+    The last name of the path is not looked at. Gives its path, such as ``dataset.folders.0``, and
+    what may be set in it; None for a path through no list.
     """
     section, depth, inside = root, 0, False
     for number, part in enumerate(path[:-1], 1):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from .dialect import value_in_words
 from .section import Other, Problem, Section, setting
+from .yaml_dialect import value_in_words
 
 PLACE = "{}"
 """Stands in ``positive`` and ``negative`` for the neutral prompt."""

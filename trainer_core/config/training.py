@@ -437,9 +437,7 @@ class TrainingSection(Section):
     def problems(self, layouts: Sequence[str], *, holds_out: bool) -> Iterator[Problem]:
         """What contradicts itself, besides the conditions of the fields.
 
-        Args:
-            layouts: Those of ``output``.
-            holds_out: Whether the dataset has held-out images.
+        Layouts are those of ``output``; the dataset may hold images out.
         """
         yield from self.sigma.problems()
         yield from self.loss.problems()

@@ -118,18 +118,11 @@ def hidden_states(
 def text_batch(
     texts: Sequence[Sequence[int]], device: torch.device, masks: Sequence[Sequence[int]] = ()
 ) -> dict[str, Tensor]:
-    """What a text model is given of several texts.
+    """What a text model is given of tokens: ``input_ids`` and ``attention_mask``, `[B, L]`.
 
     Shorter ones are filled up behind and masked: a causal model's tokens do not see it, nor do
-    those of another that heeds the mask. So a text comes out as it does alone, to rounding.
-
-    Args:
-        texts: The tokens of each.
-        device: Where the model computes.
-        masks: 1 for each token that others see; unset: all are seen.
-
-    Returns:
-        ``input_ids`` and ``attention_mask``, `[B, L]`.
+    those of another that heeds the mask. So a text comes out as it does alone, to rounding. Masks
+    are 1 for each token that others see; unset, all are seen.
     """
     mask = masks or [[1] * len(text) for text in texts]
     inputs = {"input_ids": texts, "attention_mask": mask}
@@ -142,17 +135,11 @@ def text_batch(
 
 
 def image_places(model: nn.Module, places: Tensor) -> dict[str, Tensor]:
-    """Where the image tokens are, for versions of transformers that have to be told.
+    """Where the image tokens are, for models of transformers whose ``forward`` has to be told.
 
     Without it transformers 5 numbers the tokens of an image one after another, instead of by row
-    and column as the model was trained, as transformers 4 did and as ComfyUI does.
-
-    Args:
-        model: A model of transformers that sees images.
-        places: `[1, L]`, true at the tokens of images.
-
-    Returns:
-        What its ``forward`` is given besides; nothing where it is not to be told.
+    and column as the model was trained, as transformers 4 did and as ComfyUI does. `places` `[1,
+    L]` are true at tokens of images; gives arguments of ``forward``, or nothing.
     """
     known = inspect.signature(model.forward).parameters
     return {"mm_token_type_ids": places.int()} if "mm_token_type_ids" in known else {}
@@ -191,14 +178,9 @@ class ChatEncoders:
 
     @torch.no_grad()
     def encode_text(self, caption: str, controls: Sequence[Image] = ()) -> Conditioning:
-        """Encode a caption.
+        """Encode a caption, which may be empty; the text encoder does not see control images.
 
-        Args:
-            caption: The caption or instruction; may be empty.
-            controls: The control images; the text encoder does not see them.
-
-        Returns:
-            ``text_embeddings``, float32: `[L, n D]`, or `[L, n, D]` where the states are stacked.
+        ``text_embeddings``, float32: `[L, n D]`, or `[L, n, D]` where the states are stacked.
 
         Raises:
             DatasetError: When the number of control images does not fit the variant.
@@ -249,6 +231,20 @@ def require_controls(caption: str, count: int, bounds: tuple[int, int], variant:
         )
 
 
+def refuse_image_token(caption: str, token: str) -> None:
+    """Refuse a caption with the token that stands for an image.
+
+    Raises:
+        DatasetError: When it has it.
+    """
+    if token in caption:
+        raise DatasetError(
+            f"the caption {caption[:60]!r} has {token}",
+            "a caption without the token that stands for an image",
+            "Take it out; the control images are put in by the trainer.",
+        )
+
+
 def dropped_tokens(chat: ChatText, tokens: Callable[[str], int]) -> int:
     """How many tokens of the template's beginning the denoiser is not given."""
     return tokens(chat.dropped) if chat.dropped else 0
@@ -265,10 +261,8 @@ def load_chat_encoders(
 ) -> ChatEncoders:
     """Load what `Family.load_encoders` gives, of the folders text_encoder, tokenizer and vae.
 
-    Args:
-        kind: Library and class of the text encoder, such as ``transformers.Qwen3Model``.
-        controls: The least and the largest number of control images.
-        device: Where they compute.
+    The kind of the text encoder is its library and class, such as ``transformers.Qwen3Model``;
+    `controls` are the least and the largest number of control images.
     """
     folder = location.encoders
     return ChatEncoders(
@@ -309,13 +303,8 @@ def cut_rows(
     """`ClipSpec.read`: at most ``text_length`` tokens behind the dropped ones, images apart.
 
     Unset, nothing is cut, as in ComfyUI. The template's end counts. An image is never cut off, nor
-    the token that closes it.
-
-    Args:
-        rows: ComfyUI's tokens.
-        text_length: As `ClipSpec.read`.
-        images: As `ClipSpec.read`; those that the text encoder sees are found in the rows.
-        start: Where the tokens begin that count: `first_token` or `second_message`.
+    the token that closes it: those that the text encoder sees are found in the rows. The tokens
+    that count begin at `start`: `first_token` or `second_message`.
     """
 
     def longest(row: Row) -> int | None:

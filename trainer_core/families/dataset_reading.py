@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..config import RunConfig
@@ -50,13 +50,11 @@ def gather(
     within: AllowedFolders | None = None,
     family: Family | None = None,
 ) -> Gathered:
-    """Read a dataset; no image is decoded.
+    """Read a run file's dataset, as its family decides sizes; no image is decoded.
 
-    Args:
-        config: The run file; its family decides sizes.
-        count: Gives the tokens of captions, or None where the base is not at hand.
-        within: What everything that is read really has to lie in; None follows every link.
-        family: The base's, where the caller made it; unset: the one that the run file names.
+    `count` gives the tokens of captions, or None where the base is not at hand. Everything that is
+    read really has to lie in `within`; None follows every link. A family is given where the caller
+    made the base's.
 
     Raises:
         ConfigError: When no dataset is named.
@@ -70,9 +68,10 @@ def gather(
         )
     family = (family or get_family(config.family)).of_base(config.base)
     found = scan_all(config.dataset, within, stop=False, seed=config.seed, grid=family.clips)
-    small = (
-        () if config.dataset.upscale else _too_small(found.samples, family.latents.size_multiple)
-    )
+    least = family.latents.size_multiple
+    small: tuple[Sample, ...] = ()
+    if not config.dataset.upscale:
+        small = tuple(each for each in found.samples if min(each.width, each.height) < least)
     left_out = set(map(id, small))
     sized = [each for each in found.samples if id(each) not in left_out]
     plan = plan_buckets(
@@ -99,7 +98,3 @@ def gather(
     long = long_caption_notes(tokens, limit.tokens, config.base.text_length) if limit else ()
     rules = caption_notes(found.samples, config.dataset)
     return Gathered(found, plan.samples, (*plan.notes, *long, *rules), report, refusal)
-
-
-def _too_small(samples: Sequence[Sample], least: int) -> tuple[Sample, ...]:
-    return tuple(each for each in samples if min(each.width, each.height) < least)

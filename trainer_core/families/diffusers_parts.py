@@ -46,12 +46,9 @@ _COMPUTING: WeakKeyDictionary[nn.Module, tuple[torch.dtype | None, torch.dtype]]
 def read_shift(location: BaseLocation, passed_over: Container[str] = ()) -> ShiftSettings:
     """What a base's scheduler says of its noise levels, in ``scheduler/scheduler_config.json``.
 
-    Args:
-        location: The base; its own scheduler comes before that of the encoders' folder.
-        passed_over: Settings of schedules that a family's bases are not trained by.
-
-    Returns:
-        The settings, with Diffusers' defaults for what the file leaves out.
+    The base's own scheduler comes before that of the encoders' folder; what its file leaves out has
+    Diffusers' defaults. `passed_over` are settings of schedules that a family's bases are not
+    trained by.
 
     Raises:
         BaseModelError: When the file is damaged or asks for a schedule that is not sampled here.
@@ -88,13 +85,9 @@ def read_shift(location: BaseLocation, passed_over: Container[str] = ()) -> Shif
 
 
 def pack(latents: Tensor) -> Tensor:
-    """Turn every 2x2 patch into one token.
+    """Turn every 2x2 patch of latents `[B, C, h, w]`, with even sides, into one token.
 
-    Args:
-        latents: `[B, C, h, w]`, with even h and w.
-
-    Returns:
-        `[B, (h/2) (w/2), 4C]`; within a token the order is channel, row, column.
+    `[B, (h/2) (w/2), 4C]`; within a token the order is channel, row, column.
     """
     batch, channels, height, width = latents.shape
     patches = latents.reshape(batch, channels, height // 2, 2, width // 2, 2)
@@ -102,15 +95,9 @@ def pack(latents: Tensor) -> Tensor:
 
 
 def unpack(tokens: Tensor, height: int, width: int) -> Tensor:
-    """Undo `pack`.
+    """Undo `pack` of `[B, (h/2) (w/2), 4C]` into `[B, C, h, w]`, with even sides.
 
-    Args:
-        tokens: `[B, (h/2) (w/2), 4C]`; what follows, such as control images, is left out.
-        height: h, even.
-        width: w, even.
-
-    Returns:
-        `[B, C, h, w]`.
+    Tokens that follow, such as those of control images, are left out.
     """
     rows, columns = height // 2, width // 2
     patches = tokens[:, : rows * columns].unflatten(2, (-1, 2, 2)).unflatten(1, (rows, columns))
@@ -128,13 +115,7 @@ def pipeline_time(sigma: Tensor, dtype: torch.dtype) -> Tensor:
 def area_size(width: int, height: int, area: int) -> tuple[int, int]:
     """`LatentSpec.control_size`: the size of about so many pixels that has an image's own shape.
 
-    Args:
-        width: Width of the image in pixels.
-        height: Height of the image in pixels.
-        area: Number of pixels wanted.
-
-    Returns:
-        Width and height, each a multiple of 32 and at least 32.
+    Width and height, each a multiple of 32 and at least 32.
 
     Source: Diffusers, ``calculate_dimensions`` of the Qwen-Image edit pipelines.
     """
@@ -144,17 +125,18 @@ def area_size(width: int, height: int, area: int) -> tuple[int, int]:
     return max(round(wide / _SIDE), 1) * _SIDE, max(round(high / _SIDE), 1) * _SIDE
 
 
-def text_shapes(config: Mapping[str, Any], tokens: int) -> dict[str, tuple[int, ...]]:
+def text_shapes(
+    config: Mapping[str, Any], tokens: int, width: str = "joint_attention_dim"
+) -> dict[str, tuple[int, ...]]:
     """`TextSpec.conditioning_shapes` of a denoiser that is given the text alone."""
-    return {"text_embeddings": (tokens, config["joint_attention_dim"])}
+    return {"text_embeddings": (tokens, config[width])}
 
 
 def pad_text(embeddings: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
-    """Stack texts `[L_i, ...]` of different lengths.
+    """Stack texts `[L_i, ...]` of different lengths to `[B, L, ...]`, and give their mask.
 
-    Returns:
-        `[B, L, ...]`, padded with zeros at the right, and the mask `[B, L]` that is true on real
-        tokens; None when all lengths are equal, so that attention kernels without masks can run.
+    Zeros are at the right. The mask `[B, L]` is true on real tokens; None when all lengths are
+    equal, so that attention kernels without masks can run.
     """
     lengths = [len(text) for text in embeddings]
     padded = pad_sequence(list(embeddings), batch_first=True)
@@ -166,15 +148,9 @@ def pad_text(embeddings: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
 
 
 def guide(conditional: Tensor, unconditional: Tensor, scale: float) -> Tensor:
-    """`PredictionSpec.guide`: plain classifier-free guidance.
+    """`PredictionSpec.guide`: plain classifier-free guidance, of velocities `[B, C, h, w]`.
 
-    Args:
-        conditional: `[B, C, h, w]`, the velocity with the prompt.
-        unconditional: `[B, C, h, w]`, the velocity with the negative prompt.
-        scale: The guidance scale; 1 gives ``conditional``.
-
-    Returns:
-        `[B, C, h, w]`.
+    With and without the prompt; a scale of 1 gives the first.
     """
     return unconditional + scale * (conditional - unconditional)
 
@@ -209,13 +185,9 @@ class Vae:
 
     @torch.no_grad()
     def encode(self, pixels: Tensor) -> Tensor:
-        """Encode images without sampling.
+        """Encode images without sampling: pixels `[B, 3 or 4, H, W]`, in [-1, 1].
 
-        Args:
-            pixels: `[B, 3 or 4, H, W]`, in [-1, 1].
-
-        Returns:
-            `[B, C, h, w]`, float32, normalised.
+        To `[B, C, h, w]`, float32, normalised.
         """
         pixels = pixels.to(self.model.device, self.model.dtype)
         mode = self.model.encode(pixels.unsqueeze(2) if self.video else pixels).latent_dist.mode()
@@ -397,8 +369,7 @@ def layer_names(
 def origin_by_names(key_map: KeyMap) -> Callable[[str, bool], Origin | None]:
     """`FileSpec.origin` of files that have Diffusers' names or those of a key map.
 
-    Args:
-        key_map: The family's; what is no layer, such as norms, is among its `comfyui_names`.
+    What is no layer, such as norms, is among the key map's `comfyui_names`.
     """
     others = {each.path: each for each in key_map.comfyui_names if not each.shares}
 
@@ -417,6 +388,19 @@ def origin_by_names(key_map: KeyMap) -> Callable[[str, bool], Origin | None]:
         return Origin(f"{other.native.replace('{}', number)}.{kind}", swapped=other.swapped)
 
     return origin
+
+
+def names_in(
+    file: WeightFile, marks: tuple[str, ...], origin: Callable[[str, bool], Origin | None]
+) -> Callable[[str], str]:
+    """A tensor's name in Diffusers' transformer to that in a file, native where it has a mark."""
+    native = any(name.startswith(marks) for name in file.tensors)
+
+    def name_in_file(name: str) -> str:
+        found = origin(name, native)
+        return name if found is None else found.name
+
+    return name_in_file
 
 
 def check_heads(file: WeightFile, settings: Mapping[str, Any]) -> None:
@@ -452,6 +436,11 @@ def inner_module(transformer: nn.Module) -> Any:
     """The model inside a wrapper for several processes, or the model itself."""
     inner = getattr(transformer, "module", None)
     return transformer if inner is None else inner
+
+
+def takes_guidance(transformer: nn.Module) -> bool:
+    """`PredictionSpec.takes_guidance` of Diffusers' classes that say it in their configuration."""
+    return bool(inner_module(transformer).config.guidance_embeds)
 
 
 def enable_checkpointing(transformer: nn.Module, call: Callable[..., Any] | None = None) -> None:

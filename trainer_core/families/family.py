@@ -21,7 +21,7 @@ from ..weights.diffusers_folder import read_json
 from ..weights.layer_packing import Packing
 from ..weights.library_errors import reading_part
 from ..weights.loading import Take, load_file, load_frozen, load_packed
-from .distilled import distilled_by_name
+from .base_names import distilled_by_name
 from .family_specs import (
     BaseFiles,
     LatentSpec,
@@ -31,8 +31,8 @@ from .family_specs import (
     SecondBase,
     TextSpec,
 )
+from .graph_model_denoiser import LentDenoiser
 from .graph_spec import GraphSpec
-from .lent import LentDenoiser
 from .trainable_text import CLIP_L, with_tokens
 
 NAME_THE_OTHER = "Or name the other model's file as base.other_expert."
@@ -153,12 +153,6 @@ class Family:
             )
         return with_tokens(location, self.text.trainable)
 
-    def load_decoder(
-        self, location: BaseLocation, dtype: torch.dtype, device: torch.device | str
-    ) -> Callable[[Tensor], Tensor]:
-        """Load what turns latents `[B, C, h, w]` into pixels `[B, 3 or 4, H, W]` in [-1, 1]."""
-        return self.latents.load_vae(location, dtype, device).decode
-
     def pixel_channels(self, variant: str) -> int:
         """Channels of the pixels that the VAE of a variant reads and gives."""
         return 4 if variant in self.latents.layered else self.latents.channels
@@ -177,6 +171,19 @@ class Family:
         if frames > 1 and self.clips is not None:
             deep = (self.clips.latent_frames(frames),)
         return channels, *deep, self.latents.patch * high, self.latents.patch * wide
+
+    def control_shape(
+        self, location: BaseLocation, width: int, height: int
+    ) -> tuple[int, int, int]:
+        """As `latent_shape`, of a control image, whose transparent area a base may fill."""
+        channels, *_, high, wide = self.latent_shape(location, width, height)
+        if location.variant in self.latents.filled:
+            channels += (height // high) * (width // wide)
+        return channels, high, wide
+
+    def control_channels(self, variant: str) -> int:
+        """Channels of a control image's pixels."""
+        return 4 if variant in self.latents.filled else self.pixel_channels(variant)
 
     @property
     def clips(self) -> FrameGrid | None:
@@ -213,16 +220,11 @@ class Family:
         height: int,
         shift: float | None = None,
     ) -> Tensor:
-        """The noise levels that the base's own scheduler would sample with.
+        """The noise levels that the base's own scheduler would sample an image's steps with.
 
-        Args:
-            steps: Number of steps, at least 1.
-            width: Width of the image in pixels.
-            height: Height of the image in pixels.
-            shift: Instead of the scheduler's own; one that a host lends has levels of its own.
-
-        Returns:
-            `[steps + 1]`, float32, from 1 down to 0; of a family with levels from its strongest.
+        Sides are in pixels. A shift counts instead of the scheduler's own; a denoiser that a host
+        lends has levels of its own. `[steps + 1]`, float32, from 1 down to 0; of a family with
+        levels from its strongest.
         """
         if self.lent is not None:
             return self.lent.sigmas(steps)
@@ -283,11 +285,9 @@ class Family:
         return second
 
     def require_sampling(self, base: BaseSection, wanted: str, remedy: str) -> None:
-        """Refuse to generate with a base that does not know all noise levels.
+        """Refuse to generate what is wanted with a base that does not know all noise levels.
 
-        Args:
-            wanted: What it is to generate.
-            remedy: What to do without it.
+        The `remedy` says what to do without it.
 
         Raises:
             ConfigError: As it says.

@@ -200,8 +200,7 @@ def block_counts(config: Mapping[str, Any]) -> dict[str, int]:
 def file_sizes(file: WeightFile, name: Callable[[str], str]) -> dict[str, Any]:
     """What a single file says of the settings of Diffusers' class, and what all have in common.
 
-    Args:
-        name: A tensor's name in Diffusers' transformer to that in the file.
+    `name` is a tensor's name in Diffusers' transformer to that in the file.
     """
     native = any(tensor.startswith(NATIVE_MARKS) for tensor in file.tensors)
     width, channels = file.matrix(name("x_embedder.weight"))
@@ -230,11 +229,9 @@ def tidy(file: WeightFile) -> WeightFile:
 
 
 def positions(latents: Tensor, index: int) -> Tensor:
-    """Places of an image's tokens, `[T, 3]`: the image's index, row and column.
+    """Places of the tokens of latents `[B, C, h, w]`, `[T, 3]`: the image's index, row and column.
 
-    Args:
-        latents: `[B, C, h, w]`.
-        index: 0 for the target, 1 for the first control image.
+    The index is 0 for the target, 1 for the first control image.
     """
     rows, columns = latents.shape[-2] // 2, latents.shape[-1] // 2
     # In float32, because bfloat16 cannot count beyond 256.

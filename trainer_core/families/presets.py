@@ -16,7 +16,7 @@ from ..config.adapter import AdapterKind
 from ..config.presets import FOLDER, PLAN, Figure, Layer, merged, read_layers
 from ..errors import ConfigError
 from ..printable import nearest
-from .lent import GRAPH_MODEL
+from .graph_model_denoiser import GRAPH_MODEL
 from .registry import PACKAGES
 
 GOALS = ("person", "style", "object", "edit")
@@ -247,8 +247,7 @@ def _size(
 ) -> tuple[int, str]:
     """The size in pixels that the quality wants, or a smaller one that the GPU is enough for.
 
-    Returns:
-        The size, and why it is smaller; empty where it is not.
+    And why it is smaller; empty where it is not.
     """
     wanted, vram = values["dataset.resolution"], gpu.vram
     sizes = [*(each for each in _SIZES if each < wanted), wanted]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import BaseModelError
 from ..printable import nearest
-from .lent import GRAPH_MODEL, only_the_host
+from .graph_model_denoiser import GRAPH_MODEL, only_the_host
 
 if TYPE_CHECKING:
     from .family import Family
@@ -54,13 +54,7 @@ FAMILIES: Mapping[str, Family] = _Families()
 
 
 def get_family(name: str) -> Family:
-    """Look up a family.
-
-    Args:
-        name: As in the run file's ``family``.
-
-    Returns:
-        The family.
+    """The family that a run file names so.
 
     Raises:
         BaseModelError: When there is none of that name.

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from ..config import RunConfig, reading
-from ..config.dialect import format_value
 from ..config.optimizer import OWN_DEFAULTS
 from ..config.reading import commented_run_file
+from ..config.yaml_dialect import format_value
 from ..errors import ConfigError
 from ..printable import nearest
-from .lent import GRAPH_MODEL
+from .graph_model_denoiser import GRAPH_MODEL
 from .registry import PACKAGES
 
 Template = Mapping[str, Any]
@@ -55,13 +55,9 @@ def templates() -> Mapping[str, Mapping[str, Template]]:
 
 
 def words_elsewhere(program: str) -> Mapping[str, Template]:
-    """What another trainer calls the bases that are trained here.
+    """What another trainer, as a family's ``ELSEWHERE`` names it, calls the bases trained here.
 
-    Args:
-        program: The trainer's name, as in a family's ``ELSEWHERE``.
-
-    Returns:
-        Its word to what a run file says for such a base, with the family.
+    Its word to what a run file says for such a base, with the family.
     """
     found: dict[str, Template] = {}
     for name, package in PACKAGES.items():
@@ -90,11 +86,9 @@ def config_of(values: Template) -> RunConfig:
 
 
 def run_file_template(family: str, purpose: str = "generate") -> str:
-    """Write a commented run file.
+    """Write a commented run file: YAML that `load_config` reads as `template_config`.
 
-    Returns:
-        YAML that `load_config` reads as `template_config`. Settings for experts are commented out
-        and show their default.
+    Settings for experts are commented out and show their default.
 
     Raises:
         ConfigError: As `template_config`.
@@ -112,11 +106,8 @@ def run_file_of(
 ) -> str:
     """Write a commented run file that says these values; `load_config` reads it as `config_of`.
 
-    Args:
-        values: What it says beyond the defaults, by YAML path.
-        notes: Sentences below the title.
-        remarks: YAML path to what stands above that setting.
-        missing: Settings that a person has to set first.
+    Beyond the defaults, by YAML path. Notes stand below the title, remarks above their setting, and
+    a person has to set first what is `missing`.
     """
     # What another optimizer takes where nothing is said is not the default that is declared.
     name = values.get("training.optimizer.name", "")

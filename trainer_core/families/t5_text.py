@@ -59,15 +59,9 @@ class T5Encoders:
 
     @torch.no_grad()
     def encode_text(self, caption: str, controls: Sequence[Image] = ()) -> Conditioning:
-        """Encode a caption.
+        """Encode a caption, which may be empty; no base of these families takes control images.
 
-        Args:
-            caption: The caption; may be empty.
-            controls: None: no base of these families is made for control images.
-
-        Returns:
-            ``text_embeddings`` `[L, D]` of T5, float32, as long as the caption is: without
-            padding.
+        ``text_embeddings`` `[L, D]` of T5, float32, as long as the caption is: without padding.
 
         Raises:
             DatasetError: When there are control images.

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..adapter_files.names.text_names import TARGETS, TEXT_ENCODER, text_layers
+from ..adapter_files.names.text_encoder_names import TARGETS, TEXT_ENCODER, text_layers
 from ..config import RunConfig
 from ..config.adapter import ROTATIONS
 from ..errors import AdapterError
@@ -136,12 +136,7 @@ def empty_text(text: TrainableText, location: BaseLocation) -> nn.Module:
 
 
 def make_text(text: TrainableText, settings: Mapping[str, Any], device: str) -> nn.Module:
-    """A text encoder without weights of a base.
-
-    Args:
-        text: Which one.
-        device: Where its weights lie.
-    """
+    """A text encoder without weights of a base, on a device."""
     library = importlib.import_module("transformers")
     config = getattr(library, text.config).from_dict(dict(settings))
     with torch.device(device):
@@ -151,12 +146,9 @@ def make_text(text: TrainableText, settings: Mapping[str, Any], device: str) -> 
 def filled_text(
     text: TrainableText, weights: Mapping[str, Tensor], heads: int, dtype: torch.dtype
 ) -> nn.Module:
-    """A text encoder with copies of weights, on the CPU.
+    """A text encoder with copies of weights, on the CPU, whose attention has so many heads.
 
-    Args:
-        text: Which one.
-        weights: By the names that they have in single files, below ``text_model``.
-        heads: How many heads its attention has.
+    The weights have the names of single files, below ``text_model``.
 
     Raises:
         BaseModelError: When weights are missing, or of other sizes.

@@ -13,9 +13,9 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
-from ..config.dialect import value_in_words
 from ..config.run import RunConfig, find_setting, nested
 from ..config.section import expectation
+from ..config.yaml_dialect import value_in_words
 from ..errors import ConfigError
 from ..printable import shortened, single_line
 from .value_readers import ABSENT, NUMBER, Read, UnfitError, flag, is_nothing, number, text

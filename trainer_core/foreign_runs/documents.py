@@ -17,7 +17,7 @@ from typing import Any
 
 import yaml
 
-from ..config.dialect import BACKSLASHES
+from ..config.yaml_dialect import BACKSLASHES
 from ..errors import InputError
 from ..filesystem.text_files import parse_json, read_text, refuse_deep
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ..errors import InputError, TrainerError
-from ..families.lent import GRAPH_MODEL
+from ..families.graph_model_denoiser import GRAPH_MODEL
 from ..families.registry import FAMILIES
 from ..families.run_files import words_elsewhere
 from ..filesystem.text_files import read_text

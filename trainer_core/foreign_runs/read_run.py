@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..config.dialect import BACKSLASHES
 from ..config.problems import contradictions
 from ..config.run import RunConfig, nested
+from ..config.yaml_dialect import BACKSLASHES
 from ..errors import ConfigError, InputError, TrainerError
-from ..families.lent import GRAPH_MODEL, OF_FILES
+from ..families.graph_model_denoiser import GRAPH_MODEL, OF_FILES
 from ..families.run_files import config_of, run_file_of
 from ..printable import listed
 from .conversion import ALWAYS_IN_WORDS, Balanced, Conversion, Note, name_of, with_one_outcome

@@ -29,7 +29,6 @@ from ..data.image import on_white, open_image, to_pixels
 from ..device import DTYPES, release_memory, resolve_device, resolve_precision
 from ..errors import ConfigError
 from ..families.family import Family
-from ..families.filled import control_channels
 from ..families.trainable_text import join_text, load_text
 from ..offload.machine import Machine
 from ..types import Bucket, ClipPart, Conditioning
@@ -290,7 +289,7 @@ def encode_prompts(
         DatasetError: When it cannot be read.
         StorageError: When the cache cannot be written.
     """
-    channels = control_channels(family, variant)
+    channels = family.control_channels(variant)
     encoded: list[EncodedPrompt] = []
     for index, line in enumerate(preview.prompts):
         own = preview.of_prompt(line, index)
@@ -388,7 +387,7 @@ def _encoded_endpoints(
 def _control(
     path: Path, preview: PreviewSection, dataset: DatasetSection, family: Family, variant: str
 ) -> Image.Image:
-    image = _read_control(path, dataset.animated, control_channels(family, variant))
+    image = _read_control(path, dataset.animated, family.control_channels(variant))
     if dataset.control_area is None:
         sized = fit_to_bucket(image, Bucket(preview.width, preview.height))
         # An image without a transparent area gets the same mask each time.

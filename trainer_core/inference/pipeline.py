@@ -16,15 +16,15 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from ..adapter_files.factors.base_adapters import BaseAdapterFile, put_on_base
 from ..adapter_files.factors.fused_layers import refuse_undivided
+from ..adapter_files.factors.put_on_base import BaseAdapterFile, put_on_base
 from ..adapter_files.names.key_map import KeyMap
-from ..adapter_files.read.adapter_file import read_adapter
+from ..adapter_files.read.read_adapter import read_adapter
 from ..adapters import AttachedAdapter
 from ..adapters.attach_state import attach_state
-from ..bases.base_adapters import outline_base_adapters, read_base_adapters
-from ..bases.family_adapter import changes_texts
 from ..bases.locate import locate_base
+from ..bases.read_base_adapters import outline_base_adapters, read_base_adapters
+from ..bases.read_family_adapter import changes_texts
 from ..config import BaseSection, MemorySection, PreviewSection, RunConfig
 from ..data.cache.build_cache import cache_folder
 from ..data.image import from_pixels, on_white, to_pixels
@@ -38,7 +38,6 @@ from ..device import (
 from ..diffusion.flow import SamplingStopped
 from ..errors import told_of
 from ..families.family import NAME_THE_OTHER, Family
-from ..families.filled import control_channels
 from ..families.registry import get_family
 from ..families.trainable_text import refuse_texts, with_tokens
 from ..filesystem.storage import atomic_write
@@ -111,7 +110,7 @@ class Pipeline:
             The request to hand to the sampler.
         """
         sampler, encoders = self.sampler, self.encoders.open()
-        channels = control_channels(sampler.family, sampler.location.variant)
+        channels = sampler.family.control_channels(sampler.location.variant)
         images = [on_white(control) for control in controls]
         pixels = [to_pixels(control, channels) for control in controls]
         return SampleRequest(

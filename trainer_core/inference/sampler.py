@@ -16,7 +16,7 @@ from ..config import PreviewSection, RunConfig
 from ..diffusion.flow import sample_euler
 from ..diffusion.streams import join_streams, part_streams, stream_shapes
 from ..families.family import Family, guided_velocity
-from ..families.lent import LentSound, OtherExpert
+from ..families.graph_model_denoiser import LentSound, OtherExpert
 from ..types import Conditioning, Sound
 from ..weights.base_location import BaseLocation
 

@@ -13,7 +13,7 @@ from ..config import BaseSection, RunConfig
 from ..device import release_memory
 from ..errors import BaseModelError
 from ..families.family import Family
-from ..families.lent import OtherExpert
+from ..families.graph_model_denoiser import OtherExpert
 from ..offload.empty_base import empty_base
 from ..offload.host_weights import MappedMaster
 from ..offload.load_base import load_base

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import torch
 
 from ..config import MemorySection
-from ..config.dialect import format_value
+from ..config.yaml_dialect import format_value
 from ..errors import RunError
 from ..printable import gibibytes
 from ..quantization.formats import FORMATS

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ..adapter_files.metadata import RunInfo, adapter_metadata, header_problems
 from ..adapter_files.names.key_map import KeyMap
-from ..adapter_files.write.adapter_file import layout_name, write_adapter
+from ..adapter_files.write.write_adapter import layout_name, write_adapter
 from ..config import RunConfig
 from ..config.defaults import run_length
 from ..data.image import from_pixels

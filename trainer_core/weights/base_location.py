@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from .base_path import DENOISERS
+from ..config.base_path import DENOISERS
 
 EMBEDDED = "embedded"
 """The word for the tiny base that ships with the trainer, where a path is asked for."""

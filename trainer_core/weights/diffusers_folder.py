@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from ..config.base_path import DENOISERS, looks_like_file
 from ..errors import BaseModelError
 from ..filesystem.text_files import read_object
-from .base_path import DENOISERS, looks_like_file
 
 # A part, to the files of which it has at least one.
 _MARKS: dict[str, tuple[str, ...]] = {

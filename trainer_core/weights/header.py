@@ -18,12 +18,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..config.base_path import FILE_SUFFIXES, GGUF_SUFFIX
 from ..errors import BaseModelError
 from ..filesystem.text_files import parse_json, require_regular
 from ..tensors.gguf_reader import read_gguf_header
 from ..tensors.safetensors_reader import Wording, open_tensors
 from ..tensors.safetensors_writer import TensorInfo
-from .base_path import FILE_SUFFIXES, GGUF_SUFFIX
 from .packed_weights import PackedWeight, UnfitPartsError, comfyui_weights, gguf_weights
 
 # ComfyUI's names of the denoiser inside a file; the first that occurs is taken.

@@ -8,7 +8,7 @@ from tests.fixtures.family_states import family_state, given_file, key_map, rand
 from tests.fixtures.textbook import relative, textbook_delta
 from trainer_core.adapter_files.convert.approximate import as_low_rank
 from trainer_core.adapter_files.convert.convert import convert
-from trainer_core.adapter_files.read.adapter_file import read_adapter
+from trainer_core.adapter_files.read.read_adapter import read_adapter
 from trainer_core.adapters.dora import DORA_SCALE
 from trainer_core.adapters.kinds.registry import layer_delta
 from trainer_core.errors import AdapterError

@@ -10,9 +10,9 @@ import torch
 from safetensors.torch import save_file
 
 from tests.fixtures.adapter_states import KEY_MAP, STATES
-from trainer_core.adapter_files.read.adapter_file import read_adapter
+from trainer_core.adapter_files.read.read_adapter import read_adapter
 from trainer_core.adapter_files.tools.inspect_adapter import inspect_adapter
-from trainer_core.adapter_files.write.adapter_file import write_adapter
+from trainer_core.adapter_files.write.write_adapter import write_adapter
 from trainer_core.errors import AdapterFileError
 
 HEAD = "diffusion_model.head"

@@ -7,8 +7,12 @@ import torch
 
 from tests.fixtures.adapter_states import SIZES, STATES, make_state
 from tests.fixtures.textbook import relative, textbook_delta
-from trainer_core.adapter_files.tools.closest_adapter import Sizes, rank_for_error, resize_adapter
 from trainer_core.adapter_files.tools.combine import combine_adapters
+from trainer_core.adapter_files.tools.resize_and_extract import (
+    Sizes,
+    rank_for_error,
+    resize_adapter,
+)
 from trainer_core.adapters.kinds.registry import layer_delta
 from trainer_core.errors import AdapterError
 from trainer_core.families.registry import FAMILIES

@@ -11,9 +11,9 @@ from tests.fixtures.convolutions import WITH_DORA as OPTIONS
 from tests.fixtures.convolutions import Shape, adapted_conv
 from tests.fixtures.textbook import relative
 from trainer_core.adapter_files.names.key_map import KeyMap, NativeKey
-from trainer_core.adapter_files.read.adapter_file import read_adapter
+from trainer_core.adapter_files.read.read_adapter import read_adapter
 from trainer_core.adapter_files.tools.inspect_adapter import inspect_adapter
-from trainer_core.adapter_files.write.adapter_file import write_adapter
+from trainer_core.adapter_files.write.write_adapter import write_adapter
 from trainer_core.adapters.attach_state import attach_state
 from trainer_core.adapters.kinds.registry import layer_delta
 

@@ -11,11 +11,11 @@ from tests.fixtures.adapter_states import make_state
 from tests.fixtures.family_states import assert_same, family_state, key_map
 from trainer_core.adapter_files.convert.convert import convert
 from trainer_core.adapter_files.metadata import LARGEST_IN_HEADER
-from trainer_core.adapter_files.read.adapter_file import read_adapter, read_file
-from trainer_core.adapter_files.write.adapter_file import write_adapter
+from trainer_core.adapter_files.read.read_adapter import read_adapter, read_file
+from trainer_core.adapter_files.write.write_adapter import write_adapter
 from trainer_core.adapters.kinds.registry import layer_delta
 from trainer_core.bases.adapter_family import require_base
-from trainer_core.bases.open import open_base
+from trainer_core.bases.base_weights import open_base
 from trainer_core.errors import InputError, PrecisionError
 from trainer_core.families.registry import FAMILIES
 from trainer_core.types import AdapterState

@@ -7,8 +7,8 @@ from safetensors.torch import load_file, save_file
 from tests.fixtures.adapter_states import make_state
 from tests.fixtures.family_states import assert_same, family_state, given_file, key_map
 from trainer_core.adapter_files.convert.convert import convert
-from trainer_core.adapter_files.read.adapter_file import read_adapter
-from trainer_core.adapter_files.write.adapter_file import layout_name, write_adapter
+from trainer_core.adapter_files.read.read_adapter import read_adapter
+from trainer_core.adapter_files.write.write_adapter import layout_name, write_adapter
 from trainer_core.adapter_files.write.write_plan import Options
 from trainer_core.errors import AdapterError, InputError, NonFiniteError
 from trainer_core.types import AdapterState

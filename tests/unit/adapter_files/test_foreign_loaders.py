@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from tests.fixtures.adapter_states import KEY_MAP, make_state
-from trainer_core.adapter_files.write.adapter_file import write_adapter
+from trainer_core.adapter_files.write.write_adapter import write_adapter
 from trainer_core.adapters.attach_state import attach_state
 from trainer_core.errors import AdapterError
 from trainer_core.types import AdapterState

@@ -5,11 +5,11 @@ import torch
 from safetensors.torch import save_file
 
 from trainer_core.adapter_files.convert.convert import convert
-from trainer_core.adapter_files.names.key_parsing import match_layer
-from trainer_core.adapter_files.read.adapter_file import read_adapter
+from trainer_core.adapter_files.names.layer_match import match_layer
+from trainer_core.adapter_files.read.read_adapter import read_adapter
 from trainer_core.adapters.kinds.registry import layer_delta
 from trainer_core.bases.adapter_family import adapter_family
-from trainer_core.bases.open import open_base
+from trainer_core.bases.base_weights import open_base
 from trainer_core.cli import main
 from trainer_core.families.registry import FAMILIES
 

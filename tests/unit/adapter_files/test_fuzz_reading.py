@@ -11,9 +11,9 @@ from safetensors.torch import save_file
 
 from tests.fixtures.adapter_states import KEY_MAP, STATES
 from tests.fixtures.peer_files import PEERS
-from trainer_core.adapter_files.read.adapter_file import open_adapter, read_adapter
+from trainer_core.adapter_files.read.read_adapter import open_adapter, read_adapter
 from trainer_core.adapter_files.tools.inspect_adapter import inspect_adapter
-from trainer_core.adapter_files.write.adapter_file import write_adapter
+from trainer_core.adapter_files.write.write_adapter import write_adapter
 from trainer_core.errors import AdapterFileError
 from trainer_core.families.registry import get_family
 

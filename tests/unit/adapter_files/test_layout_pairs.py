@@ -8,8 +8,8 @@ from safetensors.torch import load_file
 
 from tests.fixtures.family_states import HELD, assert_same, family_state, key_map
 from trainer_core.adapter_files.convert.convert import convert
-from trainer_core.adapter_files.read.adapter_file import read_adapter
-from trainer_core.adapter_files.write.adapter_file import layout_name, write_adapter
+from trainer_core.adapter_files.read.read_adapter import read_adapter
+from trainer_core.adapter_files.write.write_adapter import layout_name, write_adapter
 
 BAKED = {"diffusers"}
 """Layouts that have no alpha; what comes out of them has another one, and the same deltas."""

@@ -9,8 +9,8 @@ from safetensors.torch import load_file, save_file
 from tests.fixtures.combinations import pairwise
 from tests.fixtures.family_states import family_state, key_map
 from trainer_core.adapter_files.verify.proof import adapter_shapes, prove, require_loadable
-from trainer_core.adapter_files.write import adapter_file as writing
-from trainer_core.adapter_files.write.adapter_file import write_adapter
+from trainer_core.adapter_files.write import write_adapter as writing
+from trainer_core.adapter_files.write.write_adapter import write_adapter
 from trainer_core.adapter_files.write.write_plan import Options
 from trainer_core.errors import RunError
 from trainer_core.types import AdapterState, LayerState

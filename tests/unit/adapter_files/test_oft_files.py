@@ -9,10 +9,10 @@ from safetensors.torch import load_file, save_file
 
 from trainer_core.adapter_files.convert.convert import convert
 from trainer_core.adapter_files.factors.effective_delta import effective_delta
-from trainer_core.adapter_files.read.adapter_file import read_adapter
+from trainer_core.adapter_files.read.read_adapter import read_adapter
 from trainer_core.adapter_files.tools.inspect_adapter import inspect_adapter
 from trainer_core.adapter_files.verify.proof import prove
-from trainer_core.adapter_files.write.adapter_file import write_adapter
+from trainer_core.adapter_files.write.write_adapter import write_adapter
 from trainer_core.adapter_files.write.write_plan import Options
 from trainer_core.errors import AdapterFileError, InputError
 

@@ -9,8 +9,8 @@ from safetensors.torch import save_file
 
 from tests.fixtures.adapter_states import KEY_MAP
 from tests.fixtures.tables import table
-from trainer_core.adapter_files.read.adapter_file import read_adapter
 from trainer_core.adapter_files.read.peft_config import read_config
+from trainer_core.adapter_files.read.read_adapter import read_adapter
 from trainer_core.adapters.kinds.registry import layer_scale
 from trainer_core.errors import AdapterFileError
 

@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 from trainer_core.adapter_files.names.key_map import KeyMap, NativeKey, Part
-from trainer_core.adapter_files.read.adapter_file import read_adapter, read_file
-from trainer_core.adapter_files.write import adapter_file
-from trainer_core.adapter_files.write.adapter_file import layout_name, write_adapter
+from trainer_core.adapter_files.read.read_adapter import read_adapter, read_file
+from trainer_core.adapter_files.write.write_adapter import LAYOUTS as LAYOUT_WRITERS
+from trainer_core.adapter_files.write.write_adapter import layout_name, write_adapter
 from trainer_core.adapters import attach
 from trainer_core.adapters.attach_state import attach_state
 from trainer_core.config import AdapterConfig
@@ -71,7 +71,7 @@ def test_the_table_is_read_whole():
     lines = [line for line in PAGE.read_text(encoding="utf-8").splitlines() if "`kind=" in line]
     assert len(CELLS) == 5 * len(lines) > 100
     assert {cell.values[2] for cell in CELLS} == {"exact", "converted", "refused"}
-    assert set(LAYOUTS) == set(adapter_file.LAYOUTS)
+    assert set(LAYOUTS) == set(LAYOUT_WRITERS)
 
 
 @pytest.mark.parametrize(("settings", "layout", "cell"), CELLS)

@@ -8,9 +8,9 @@ from tests.fixtures.adapter_states import KEY_MAP, SIZES, STATES, make_state
 from tests.fixtures.textbook import relative
 from trainer_core.adapter_files.metadata import RunInfo, adapter_metadata
 from trainer_core.adapter_files.names.key_map import KeyMap
-from trainer_core.adapter_files.read.adapter_file import read_adapter
+from trainer_core.adapter_files.read.read_adapter import read_adapter
 from trainer_core.adapter_files.tools.inspect_adapter import inspect_adapter
-from trainer_core.adapter_files.write.adapter_file import write_adapter
+from trainer_core.adapter_files.write.write_adapter import write_adapter
 from trainer_core.adapters.kinds.registry import layer_delta
 from trainer_core.errors import AdapterError, NonFiniteError
 from trainer_core.types import AdapterState

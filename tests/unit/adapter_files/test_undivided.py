@@ -19,9 +19,9 @@ from tests.fixtures.textbook import relative
 from trainer_core.adapter_files.convert.convert import convert
 from trainer_core.adapter_files.factors.effective_delta import SlicedRows
 from trainer_core.adapter_files.names.row_slices import RowSlice
-from trainer_core.adapter_files.read.adapter_file import open_adapter, read_adapter
+from trainer_core.adapter_files.read.read_adapter import open_adapter, read_adapter
 from trainer_core.adapter_files.tools.inspect_adapter import inspect_adapter
-from trainer_core.adapter_files.write.adapter_file import layout_name
+from trainer_core.adapter_files.write.write_adapter import layout_name
 from trainer_core.adapters.kinds.registry import layer_delta
 from trainer_core.errors import AdapterError
 from trainer_core.families.registry import FAMILIES

@@ -20,7 +20,7 @@ from tests.fixtures.peer_files import (
 )
 from tests.fixtures.textbook import relative
 from trainer_core.adapter_files.convert.convert import convert
-from trainer_core.adapter_files.read.adapter_file import read_adapter
+from trainer_core.adapter_files.read.read_adapter import read_adapter
 from trainer_core.adapter_files.tools.inspect_adapter import inspect_adapter
 from trainer_core.adapter_files.verify.proof import prove
 from trainer_core.adapters.kinds.registry import layer_delta

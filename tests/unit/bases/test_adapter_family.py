@@ -10,11 +10,11 @@ from safetensors.torch import save_file
 from tests.fixtures.flux_files import FLUX, random_adapter
 from tests.fixtures.native_files import make_native_flux
 from trainer_core.adapter_files.metadata import SETTINGS_KEY
-from trainer_core.adapter_files.names.key_parsing import is_native, native_of_patch
-from trainer_core.adapter_files.write.adapter_file import write_adapter
+from trainer_core.adapter_files.names.layer_match import is_native, native_of_patch
+from trainer_core.adapter_files.write.write_adapter import write_adapter
 from trainer_core.bases.adapter_family import adapter_family
-from trainer_core.bases.base_adapters import outline_base_adapters
-from trainer_core.bases.open import published_shapes
+from trainer_core.bases.base_weights import published_shapes
+from trainer_core.bases.read_base_adapters import outline_base_adapters
 from trainer_core.config import BaseAdapter, BaseSection, RunConfig
 from trainer_core.errors import AdapterFileError, BaseModelError
 from trainer_core.families.registry import FAMILIES, get_family

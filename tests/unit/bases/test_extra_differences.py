@@ -5,7 +5,7 @@ import torch
 
 from tests.fixtures.flux_files import write_folder, write_native
 from tests.fixtures.native_files import flux_to_native, make_native_flux
-from trainer_core.bases.open import open_base
+from trainer_core.bases.base_weights import open_base
 from trainer_core.bases.write_merged import merge_into_base
 from trainer_core.errors import AdapterError
 from trainer_core.types import AdapterState, LayerState

@@ -11,9 +11,9 @@ from tests.fixtures.combinations import rarely
 from tests.fixtures.foreign_models import MODELS, attention, model_layers, write_lora
 from tests.fixtures.full_size import full_size_transformer
 from tests.fixtures.tables import table
-from trainer_core.adapter_files.names.video_names import video_model_of
+from trainer_core.adapter_files.names.video_model_names import VIDEO_MODELS
 from trainer_core.bases.adapter_family import adapter_family, other_models
-from trainer_core.bases.open import known_sizes
+from trainer_core.bases.base_weights import known_sizes
 from trainer_core.cli import main
 from trainer_core.errors import AdapterFileError
 from trainer_core.families.registry import FAMILIES
@@ -32,6 +32,7 @@ ALIKE = {"pixart": "PixArt or Sana"}
 UNNAMED = {"hunyuan video", "hunyuan video 1.5"}
 """ComfyUI has the halves of their ``norm_out.linear`` the other way round."""
 
+VIDEO_TITLES = {title for each in VIDEO_MODELS.values() for title in each.titles}
 SPELLINGS = ("transformer", "lora_unet_", "base_model.model", "unet")
 SPELT = ("sdxl", "sd35 medium", "hunyuan image", "hunyuan video")
 
@@ -72,7 +73,7 @@ def test_a_file_of_another_model_is_named(model, spelling, tmp_path):
         if layers is not whole and model in TWINS:
             continue
         path = write_lora(tmp_path / "a.safetensors", layers, spelling)
-        if video_model_of(title) and not (layers is whole and model in UNNAMED):
+        if title in VIDEO_TITLES and not (layers is whole and model in UNNAMED):
             assert title in adapter_family(path).title
             assert other_models(path) == title
             continue
@@ -208,7 +209,7 @@ NATIVE = table(__file__, "native_names")
 def test_comfyuis_and_musubis_names_are_known(name, tmp_path):
     title, rows, columns = NATIVE[name]
     path = write_named(tmp_path / "a.safetensors", {name: (rows, columns)})
-    if video_model_of(title):
+    if title in VIDEO_TITLES:
         assert title in adapter_family(path).title
         return
     with pytest.raises(AdapterFileError, match=rf"an adapter for {title} \("):

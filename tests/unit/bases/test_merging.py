@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from tests.fixtures.flux_files import FLUX, random_adapter, write_folder, write_native
 from tests.fixtures.native_files import flux_to_native, make_native_flux, to_scaled
 from tests.fixtures.textbook import relative, textbook_delta
-from trainer_core.bases.open import open_base
+from trainer_core.bases.base_weights import open_base
 from trainer_core.bases.write_merged import merge_into_base
 from trainer_core.errors import AdapterError, NonFiniteError
 from trainer_core.types import AdapterState, LayerState

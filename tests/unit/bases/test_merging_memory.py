@@ -9,9 +9,9 @@ from safetensors.torch import load_file, save_file
 
 from tests.fixtures.flux_files import FLUX, random_adapter, write_native
 from tests.fixtures.native_files import flux_to_native, make_native_flux, to_scaled
-from trainer_core.adapter_files.read.adapter_file import open_adapter
-from trainer_core.adapter_files.write.adapter_file import write_adapter
-from trainer_core.bases.open import open_base
+from trainer_core.adapter_files.read.read_adapter import open_adapter
+from trainer_core.adapter_files.write.write_adapter import write_adapter
+from trainer_core.bases.base_weights import open_base
 from trainer_core.bases.write_merged import merge_into_base
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.fixtures.family_states import family_state, key_map
-from trainer_core.adapter_files.write.adapter_file import write_adapter
+from trainer_core.adapter_files.write.write_adapter import write_adapter
 
 OWN = {"adapter_trainer": '{"family": "flux"}'}
 """The header of a file of this program, whose base may have had any size."""

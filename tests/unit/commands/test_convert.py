@@ -9,8 +9,8 @@ from safetensors.torch import load_file, save_file
 from tests.fixtures.family_states import assert_same, family_state, key_map
 from tests.fixtures.tables import table
 from tests.unit.commands.conftest import OWN
-from trainer_core.adapter_files.read.adapter_file import read_adapter
-from trainer_core.adapter_files.write.adapter_file import write_adapter
+from trainer_core.adapter_files.read.read_adapter import read_adapter
+from trainer_core.adapter_files.write.write_adapter import write_adapter
 from trainer_core.cli import main
 
 FLUX = key_map("flux")
@@ -67,7 +67,7 @@ def test_every_adapter_of_a_folder_is_converted(lora, tmp_path, capsys):
 def test_the_base_gives_its_weights(tmp_path, capsys):
     """The embedded base is a Qwen-Image, whose layers are what the adapter is made for."""
     from tests.fixtures.adapter_states import make_state
-    from trainer_core.bases.open import open_base
+    from trainer_core.bases.base_weights import open_base
 
     base = open_base("embedded")
     name = "transformer_blocks.0.attn.to_q"

@@ -9,7 +9,7 @@ from tests.fixtures.flux_files import FLUX, random_adapter, write_folder, write_
 from tests.fixtures.leftovers import killed_while_writing
 from tests.fixtures.native_files import make_native_flux
 from tests.fixtures.tables import table
-from trainer_core.adapter_files.write.adapter_file import write_adapter
+from trainer_core.adapter_files.write.write_adapter import write_adapter
 from trainer_core.cli import main
 from trainer_core.filesystem.temporary import temporary_beside
 

@@ -11,10 +11,10 @@ from tests.fixtures.flux_files import FLUX, random_adapter, write_folder, write_
 from tests.fixtures.native_files import flux_to_native, make_native_flux, to_scaled
 from tests.fixtures.tables import table
 from tests.fixtures.textbook import relative
-from trainer_core.adapter_files.read.adapter_file import read_adapter
-from trainer_core.adapter_files.write.adapter_file import write_adapter
+from trainer_core.adapter_files.read.read_adapter import read_adapter
+from trainer_core.adapter_files.write.write_adapter import write_adapter
 from trainer_core.adapters.kinds.registry import layer_delta
-from trainer_core.bases.open import open_base
+from trainer_core.bases.base_weights import open_base
 from trainer_core.cli import main
 
 

@@ -10,9 +10,9 @@ from safetensors.torch import load_file, save_file
 from tests.fixtures.adapter_states import make_state
 from tests.fixtures.family_states import key_map
 from trainer_core.adapter_files.metadata import SETTINGS_KEY
-from trainer_core.adapter_files.write.adapter_file import write_adapter
+from trainer_core.adapter_files.write.write_adapter import write_adapter
 from trainer_core.adapters.kinds.registry import KINDS
-from trainer_core.bases.open import known_bases, known_sizes, open_base
+from trainer_core.bases.base_weights import known_bases, known_sizes, open_base
 from trainer_core.cli import main
 from trainer_core.families.registry import FAMILIES
 

@@ -155,7 +155,7 @@ def test_file_of_a_newer_trainer_is_refused_before_its_settings(run_file):
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=20), max_size=3))
 def test_any_text_survives_the_round_trip(texts):
-    from trainer_core.config.dialect import format_yaml, parse_yaml
+    from trainer_core.config.yaml_dialect import format_yaml, parse_yaml
 
     values = PreviewSection(prompts=texts).model_dump()
     assert parse_yaml(format_yaml(values), "x") == values
@@ -172,7 +172,7 @@ def test_any_text_survives_the_round_trip(texts):
     )
 )
 def test_any_value_survives_on_one_line(value):
-    from trainer_core.config.dialect import format_value, parse_yaml
+    from trainer_core.config.yaml_dialect import format_value, parse_yaml
 
     text = format_value(value)
     assert "\n" not in text

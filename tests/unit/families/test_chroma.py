@@ -66,6 +66,6 @@ def test_a_whole_image_is_the_pipelines_with_guidance(base):
     ).images
     velocity = guided_velocity(FAMILY, base.transformer, texts[:1], texts[1:], [], 3.5)
     sigmas = FAMILY.sampling_sigmas(base.location, 3, SIZE, SIZE)
-    decode = FAMILY.load_decoder(base.location, torch.float32, "cpu")
+    decode = FAMILY.latents.load_vae(base.location, torch.float32, "cpu").decode
     found = decode(sample_euler(velocity, noise, sigmas))
     torch.testing.assert_close(found / 2 + 0.5, drawn, rtol=0, atol=1e-5)

@@ -90,7 +90,7 @@ def test_images_are_encoded_and_decoded_as_the_pipeline_does(dev):
     assert found.shape[1:] == FAMILY.latent_shape(dev.location, SIZE, 96)
     with torch.no_grad():
         raw = dev.pipeline.vae.decode(found / config.scaling_factor + config.shift_factor)[0]
-    decode = FAMILY.load_decoder(dev.location, torch.float32, "cpu")
+    decode = FAMILY.latents.load_vae(dev.location, torch.float32, "cpu").decode
     torch.testing.assert_close(decode(found), raw.clamp(-1, 1))
 
 

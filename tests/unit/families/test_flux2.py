@@ -71,7 +71,7 @@ def test_a_whole_image_is_the_pipelines_with_and_without_guidance(folder, pipeli
         output_type="pt",
     ).images
     texts = [encoders.encode_text(text) for text in (CAPTION, "")]
-    decode = FAMILY.load_decoder(location, torch.float32, "cpu")
+    decode = FAMILY.latents.load_vae(location, torch.float32, "cpu").decode
     sigmas = FAMILY.sampling_sigmas(location, 2, 48, 32)
     found, plain = (
         decode(

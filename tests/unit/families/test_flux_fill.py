@@ -13,7 +13,6 @@ from trainer_core.data.drawn_masks import with_mask
 from trainer_core.data.image import to_pixels
 from trainer_core.errors import BaseModelError
 from trainer_core.families.diffusers_parts import pack, unpack
-from trainer_core.families.filled import control_shape
 from trainer_core.families.flux.fill import masked_latents
 from trainer_core.families.registry import get_family
 
@@ -58,7 +57,7 @@ def test_every_step_is_the_pipelines_step(base):
     encoders = FAMILY.load_encoders(location, torch.float32, "cpu")
     image = picture(half())
     control = encoders.encode_image(to_pixels(image, 4)[None])
-    assert control.shape[1:] == control_shape(FAMILY, location, SIZE, SIZE)
+    assert control.shape[1:] == FAMILY.control_shape(location, SIZE, SIZE)
     calls = RecordedCalls()
     handle = pipeline.transformer.register_forward_hook(calls._record, with_kwargs=True)
     noise = torch.randn(1, 4, SIZE // 8, SIZE // 8, generator=torch.Generator().manual_seed(0))

@@ -13,7 +13,7 @@ from tests.fixtures.tables import table
 from trainer_core.config.adapter import AdapterKind
 from trainer_core.config.dataset import DatasetSection
 from trainer_core.errors import ConfigError
-from trainer_core.families.lent import GRAPH_MODEL
+from trainer_core.families.graph_model_denoiser import GRAPH_MODEL
 from trainer_core.families.presets import (
     CLIP_GOALS,
     GOALS,

@@ -54,7 +54,7 @@ class Base:
         self.pipeline = open_qwen_pipeline(folder, variant)
         self.transformer = FAMILY.load_transformer(location, torch.float32, "cpu")
         self.encoders = FAMILY.load_encoders(location, torch.float32, "cpu")
-        self.decode = FAMILY.load_decoder(location, torch.float32, "cpu")
+        self.decode = FAMILY.latents.load_vae(location, torch.float32, "cpu").decode
         # Edit-Plus: of the size that the pipeline gives them, as its text encoder and its VAE
         # each resize the original, while ours gets what the VAE got.
         sizes = {"generate": [], "edit": [(96, 64)], "edit_plus": [(288, 224), (256, 256)]}

@@ -124,7 +124,7 @@ def test_layers_are_decoded_as_the_pipeline_does(drawn):
     with torch.no_grad():
         raw = latents[:, :, 1:2] / std + torch.tensor(config.latents_mean).view(shape)
         expected = drawn.pipeline.vae.decode(raw, return_dict=False)[0][:, :, 0]
-    found = FAMILY.load_decoder(drawn.location, torch.float32, "cpu")(latents[:, :, 1])
+    found = FAMILY.latents.load_vae(drawn.location, torch.float32, "cpu").decode(latents[:, :, 1])
     assert found.shape == (1, 4, 64, 64)
     torch.testing.assert_close(found, expected.clamp(-1, 1))
 

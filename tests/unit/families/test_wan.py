@@ -70,7 +70,7 @@ def test_a_clip_goes_through_the_vae_as_the_pipelines(folder, encoders):
     torch.testing.assert_close(latents[None], (raw - mean) / std)
     assert latents.shape == FAMILY.latent_shape(locate(folder), 48, 32, frames=FRAMES)
     shown = vae.decode(latents[None] * std + mean, return_dict=False)[0]
-    found = FAMILY.load_decoder(locate(folder), torch.float32, "cpu")(latents[None])
+    found = FAMILY.latents.load_vae(locate(folder), torch.float32, "cpu").decode(latents[None])
     torch.testing.assert_close(found, shown.movedim(2, 1).clamp(-1, 1), rtol=1e-4, atol=1e-5)
     # A still image is a clip of one frame.
     still = encoders.encode_image(pixels[:, :, 0])
@@ -83,7 +83,7 @@ def test_the_small_model_of_two_has_its_own_vae_and_rate(tmp_path, folder):
     frames = torch.zeros(FRAMES, 3, 64, 96, dtype=torch.uint8)
     latents = family.load_encoders(location, torch.float32, "cpu").encode_clip(frames)
     assert latents.shape == (48, 3, 4, 6) == family.latent_shape(location, 96, 64, frames=FRAMES)
-    pixels = family.load_decoder(location, torch.float32, "cpu")(latents[None])
+    pixels = family.latents.load_vae(location, torch.float32, "cpu").decode(latents[None])
     assert pixels.shape == (1, FRAMES, 3, 64, 96)
     names = {str(base): 24.0, str(folder): 16.0, "Wan-AI/Wan2.2-TI2V-5B-Diffusers": 24.0}
     for name, rate in names.items():

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from fixtures import foreign_files as files
 
-from trainer_core.config.dialect import parse_yaml
+from trainer_core.config.yaml_dialect import parse_yaml
 from trainer_core.errors import TrainerError
 from trainer_core.families.run_files import load_config
 from trainer_core.foreign_runs import Document, open_document, read_foreign

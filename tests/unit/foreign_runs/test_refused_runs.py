@@ -5,7 +5,7 @@ from fixtures import foreign_files as files
 from fixtures.tables import table
 
 from trainer_core.errors import InputError
-from trainer_core.families.lent import GRAPH_MODEL
+from trainer_core.families.graph_model_denoiser import GRAPH_MODEL
 from trainer_core.families.run_files import words_elsewhere
 from trainer_core.foreign_runs import Document, command_document, read_foreign
 from trainer_core.foreign_runs.documents import parse_document

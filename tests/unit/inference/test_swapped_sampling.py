@@ -8,7 +8,7 @@ import torch
 from tests.fixtures.combinations import some
 from tests.fixtures.flux_base import make_flux_base
 from tests.fixtures.machines import SmallMachine
-from trainer_core.adapter_files.write.adapter_file import write_adapter
+from trainer_core.adapter_files.write.write_adapter import write_adapter
 from trainer_core.adapters import attach
 from trainer_core.config import RunConfig
 from trainer_core.inference.pipeline import open_pipeline, sample_prompts

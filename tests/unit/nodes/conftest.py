@@ -23,10 +23,10 @@ def pack_module(name: str) -> ModuleType:
     return importlib.import_module(f"{_PACK}.nodes.{name}")
 
 
-def _fixture(place: str) -> object:
-    """A fixture with the name of a file, which gives its module."""
+def _fixture(place: str, name: str = "") -> object:
+    """A fixture with this name, or that of a file, which gives its module."""
 
-    @pytest.fixture(scope="session", name=place.rpartition(".")[2])
+    @pytest.fixture(scope="session", name=name or place.rpartition(".")[2])
     def module() -> ModuleType:
         return pack_module(place)
 
@@ -35,24 +35,24 @@ def _fixture(place: str) -> object:
 
 _folders = _fixture("host.folders")
 _unchanged = _fixture("host.unchanged_inputs")
-_image_folder = _fixture("services.image_folder")
-_choices = _fixture("services.choices")
-_experts = _fixture("services.experts")
-_combined_datasets = _fixture("services.combined_datasets")
-_run_files = _fixture("services.run_files")
-_run_history = _fixture("services.run_history")
-_run_state = _fixture("services.run_state")
-_asked_settings = _fixture("services.asked_settings")
-_dataset_upload = _fixture("services.dataset_upload")
-_dataset_report = _fixture("services.dataset_report")
-_caption_edits = _fixture("services.caption_edits")
-_caption_proposals = _fixture("services.caption_proposals")
+_image_folder = _fixture("services.datasets.image_folder")
+_run_config = _fixture("services.run_config")
+_expert_models = _fixture("services.expert_models")
+_combined_datasets = _fixture("services.datasets.combined", "combined_datasets")
+_rerun_stamps = _fixture("services.rerun_stamps")
+_run_history = _fixture("services.panel.history", "run_history")
+_run_state = _fixture("services.panel.state", "run_state")
+_prompt_settings = _fixture("services.panel.prompt_settings")
+_dataset_upload = _fixture("services.dataset_dialog.upload", "dataset_upload")
+_dataset_report = _fixture("services.dataset_dialog.report", "dataset_report")
+_caption_edits = _fixture("services.dataset_dialog.caption_edits")
+_caption_proposals = _fixture("services.dataset_dialog.caption_proposals")
 
 
 @pytest.fixture(scope="session")
 def allowed() -> type:
     """`AllowedFolders`, in the pack's own copy of the library."""
-    return pack_module("services.caption_edits").AllowedFolders
+    return pack_module("services.dataset_dialog.caption_edits").AllowedFolders
 
 
 @pytest.fixture(scope="session")
@@ -61,4 +61,4 @@ def errors(folders: ModuleType) -> ModuleType:
     return sys.modules[f"{_PACK}.trainer_core.errors"]
 
 
-_run_curves = _fixture("services.run_curves")
+_run_curves = _fixture("services.runs_tab.curves", "run_curves")

@@ -96,8 +96,8 @@ def test_a_damaged_record_is_refused(run_history, errors, tmp_path, text):
         run_history.read_ending(tmp_path)
 
 
-def test_whoever_asks_makes_a_node_go_on(run_files):
-    count, going = run_files.ContinueCount(), run_files.GoingOn(steps=9)
+def test_whoever_asks_makes_a_node_go_on(rerun_stamps):
+    count, going = rerun_stamps.ContinueCount(), rerun_stamps.GoingOn(steps=9)
     count.note("1", going)
     count.note("1", going)
     assert (count.count("1"), count.count("2")) == (2, 0)

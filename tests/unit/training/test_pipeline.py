@@ -8,7 +8,7 @@ import pytest
 import torch
 from PIL import Image
 
-from trainer_core.adapter_files.write.adapter_file import write_adapter
+from trainer_core.adapter_files.write.write_adapter import write_adapter
 from trainer_core.adapters import attach
 from trainer_core.config import RunConfig
 from trainer_core.data.image import from_pixels

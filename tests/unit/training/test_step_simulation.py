@@ -12,8 +12,8 @@ from fixtures.small_trainer import small_plan, small_trainer
 
 from tests.fixtures.full_size import full_size_transformer
 from tests.fixtures.tables import table
-from trainer_core.adapter_files.factors.base_adapters import BaseAdapterFile, put_on_base
 from trainer_core.adapter_files.factors.outlines import outlines_of
+from trainer_core.adapter_files.factors.put_on_base import BaseAdapterFile, put_on_base
 from trainer_core.adapters import attach
 from trainer_core.adapters.parameter_groups import parameter_groups
 from trainer_core.config import AdapterConfig, RunConfig

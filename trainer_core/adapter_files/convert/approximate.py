@@ -51,15 +51,9 @@ class Approximated:
 
 
 def as_low_rank(name: str, kind: str, layer: LayerState, rank: int | None) -> Approximated:
-    """Find the nearest LoRA of a rank to a layer; a DoRA magnitude stays as it is.
+    """Find the nearest LoRA to a layer, of a rank at most; a DoRA magnitude stays as it is.
 
-    Args:
-        name: The layer's, for messages.
-        rank: The most that it may have. None asks for one without error, which a LoHa of rank r
-            has at r^2.
-
-    Returns:
-        The LoRA; exact where its rank is large enough.
+    None asks for one without error, which a LoHa of rank r has at r^2.
 
     Raises:
         AdapterError: For a convolution, or a LoKr without a rank.
@@ -147,14 +141,9 @@ def fused_nearest(
 ) -> LayerState:
     """Find the layer of the parts' kind that is nearest to them below each other.
 
-    Args:
-        fused: What the fused layer is made of.
-        layers: Those parts that the adapter has, or their outlines; without a magnitude.
-        errors: Takes the error under the fused layer's name.
-
-    Returns:
-        The exact one where there is one; else `FileRules.stack`. The parts can be read from it
-        again; a part that the adapter lacks has rows of exact zeros.
+    The parts, or their outlines, have no magnitude. The exact layer where there is one; else
+    `FileRules.stack`, whose error is noted under the fused layer's name. The parts can be read from
+    it again; a part that the adapter lacks has rows of exact zeros.
     """
     if is_exact(fused, layers):
         return fuse_exactly(fused, layers)

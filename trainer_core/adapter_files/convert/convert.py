@@ -17,14 +17,15 @@ from ...types import AdapterState
 from ..factors.fused_layers import undivided_layers
 from ..factors.outlines import outlines_of
 from ..metadata import kept_header
+from ..names.key_layouts import count_kinds, patch_kinds
 from ..names.key_map import ALPHA_SUFFIX, KeyMap, native_key
-from ..names.key_parsing import count_kinds, native_of_patch, patch_kinds
-from ..read.adapter_file import adapter_files, adapter_weights, open_adapter, refuse_unread
-from ..read.experts import experts_of
-from ..read.file_content import AdapterFile
+from ..names.layer_match import native_of_patch
+from ..read.adapter_file import AdapterFile
+from ..read.expert_parts import experts_of
 from ..read.peft_config import CONFIG_NAME, WEIGHTS_NAME
+from ..read.read_adapter import adapter_files, adapter_weights, open_adapter, refuse_unread
 from ..verify.proof import COARSE, exchanged_layers
-from ..write.adapter_file import LAYOUTS, Watch, Written, write_adapter
+from ..write.write_adapter import LAYOUTS, Watch, Written, write_adapter
 from .adapt_to_layout import Adapted, ConversionOptions, WeightOf, adapt_to_layout
 
 EXACT = 1e-6
@@ -142,7 +143,8 @@ def convert(
             refuse_unread(opened.file)
         state, dropped = opened.state, _dropped(opened.file, key_map) if drop else ()
         adapted = adapt_to_layout(state, key_map, wanted)
-        kind = _written_kind(adapted.state.kind, layout)
+        kind = adapted.state.kind
+        kind = FILE_RULES[kind].diffusers_kind if layout == "diffusers" else kind
         reformed = _is_reformed(adapted, key_map, wanted)
         header, left_out = kept_header(opened.file.metadata, state.kind, kind, reformed=reformed)
         options = {"options": adapted.options, "watch": watch, "replace": overwrite}
@@ -255,10 +257,6 @@ def _dropped(file: AdapterFile, key_map: KeyMap) -> tuple[str, ...]:
     """What is left out: differences by ComfyUI's names where they have one, and other keys."""
     patches = (f"{native_of_patch(n, key_map) or n}.{ending}" for n, ending in file.patches())
     return (*patches, *file.unread)
-
-
-def _written_kind(kind: str, layout: str) -> str:
-    return FILE_RULES[kind].diffusers_kind if layout == "diffusers" else kind
 
 
 def _warnings(

@@ -33,15 +33,10 @@ _LEAST, _MOST = 1e-12, 1e12
 
 
 def effective_delta(kind: str, layer: LayerState, weight: Tensor) -> Tensor:
-    """Compute what a layer's factors add to a weight at strength 1.
+    """Compute what a layer's factors add to a weight at strength 1, at least in float32.
 
-    Args:
-        kind: ``lora``, ``loha`` or ``lokr``.
-        weight: The base's weight `[out, in]`, or `[out, in, *kernel]` of a convolution. Only DoRA,
-            and a kind that multiplies it, look at its values.
-
-    Returns:
-        A new tensor of the weight's shape, at least in float32.
+    The base's weight is `[out, in]`, or `[out, in, *kernel]` of a convolution, and so is the
+    result. Only DoRA, and a kind that multiplies the weight, look at its values.
 
     Raises:
         AdapterError: When the factors are of another size than the weight.
@@ -67,10 +62,9 @@ def effective_delta(kind: str, layer: LayerState, weight: Tensor) -> Tensor:
 
 
 def stretch_of(layer: LayerState, weight: Tensor) -> float | None:
-    """Ratio of a DoRA's magnitudes to the norms of a weight `[out, in]`.
+    """Ratio of a DoRA's magnitudes to the norms of a weight `[out, in]`: the median over them.
 
-    Returns:
-        The median over rows or columns; None without a magnitude and where nothing compares.
+    None without a magnitude and where nothing compares.
     """
     magnitude = layer.tensors.get(DORA_SCALE)
     if magnitude is None or weight.dim() != 2:
@@ -109,16 +103,9 @@ def check_size(kind: str, layer: LayerState, shape: tuple[int, ...]) -> None:
 def delta_norm(kind: str, layer: LayerState) -> float:
     """The Frobenius norm of a layer's delta, before DoRA; the delta is not built.
 
-    Float32 tells it where the terms of a sum do not nearly cancel and stay inside its range;
-    elsewhere it is computed again in float64.
-
-    Args:
-        kind: ``lora``, ``loha`` or ``lokr``.
-        layer: The layer, in float32 or float64.
-
-    Returns:
-        The norm, to six digits or better; of a kind that multiplies the weight, that of what the
-        weight is multiplied by for its difference.
+    To six digits or better. Float32 tells it where the terms of a sum do not nearly cancel and stay
+    inside its range; elsewhere it is computed again in float64. Of a kind that multiplies the
+    weight, it is that of what the weight is multiplied by for its difference.
     """
     rules = FILE_RULES[kind]
     factors = {name: tensor for name, tensor in layer.tensors.items() if name != DORA_SCALE}

@@ -44,7 +44,7 @@ from collections.abc import Iterable
 from ...adapters.dora import axis_of
 from ...types import AdapterState
 from ..names.key_map import KeyMap
-from ..names.key_parsing import native_modules
+from ..names.layer_match import native_modules
 from ..names.row_slices import InexactSliceError, RowSlice, put_rows, slice_layer
 from .effective_delta import effective_delta
 from .outlines import outline_of
@@ -264,8 +264,7 @@ def undivided_parts(name: str, key_map: KeyMap) -> tuple[tuple[str, RowSlice], .
 def divided(state: AdapterState, key_map: KeyMap) -> AdapterState:
     """The adapter with the modules of layers that are trained whole, where their kind has such.
 
-    Args:
-        state: The adapter; of a LoRA or LoHa rows of a layer are a layer of the same kind.
+    Of a LoRA or LoHa rows of a layer are a layer of the same kind.
     """
     whole = [
         name for name in undivided_layers(state.layers, key_map) if key_map.is_fused_only(name)
@@ -292,12 +291,10 @@ def refuse_undivided(
     *,
     welcome: Callable[[KeyMap, str], bool] = lambda key_map, name: False,
 ) -> None:
-    """Refuse undivided layers where the modules themselves are needed.
+    """Refuse undivided layers but the welcome ones, where the modules themselves are needed.
 
-    Args:
-        place: What needs them, such as ``layout 'peft'``.
-        remedy: What can be done besides a LoRA.
-        welcome: Which of them may stay, such as those that are trained whole.
+    Welcome are such as are trained whole; a place, such as ``layout 'peft'``, needs the others, and
+    the remedy is what can be done besides a LoRA.
 
     Raises:
         AdapterError: When there is one; the message names the first.
@@ -341,8 +338,7 @@ def undivided_delta(
 ) -> Tensor:
     """Compute what an undivided layer changes, as `effective_delta`.
 
-    Args:
-        weight_of: A module's path to its weight; asked only where the difference depends on it.
+    `weight_of`, a module's path to its weight, is asked only where the difference depends on it.
     """
     layer = state.layers[name]
     if needs_weight(state.kind, layer):

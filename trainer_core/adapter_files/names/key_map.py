@@ -16,7 +16,13 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from ...errors import AdapterError
-from .text_names import comfyui_names, is_text_layer, kohya_name, text_encoder_of, text_path
+from .text_encoder_names import (
+    comfyui_names,
+    is_text_layer,
+    kohya_name,
+    text_encoder_of,
+    text_path,
+)
 
 BLOCK_NUMBER = "0|[1-9][0-9]*"
 """How a block is numbered, as a regular expression: ``00`` and other digits name no block."""
@@ -214,10 +220,7 @@ def with_text_encoders(key_map: KeyMap, prefixes: Mapping[str, str]) -> KeyMap:
     """The names of a family whose files may hold text encoders' layers beside the denoiser's.
 
     Such a layer has its path for ComfyUI's name as well; how it is spelt in files is a matter of
-    `text_names`.
-
-    Args:
-        prefixes: As `KeyMap.text_encoders`.
+    `text_names`. The prefixes are `KeyMap.text_encoders`.
     """
 
     def is_own(path: str) -> bool:
@@ -315,9 +318,8 @@ def patched_tensor(native: str, ending: str) -> str:
 def comfyui_table(key_map: KeyMap, shapes: Shapes) -> dict[str, ComfyuiPlace]:
     """Make ComfyUI's table of names. Blocks of which a base has no tensors get none.
 
-    Returns:
-        Name in a file, without the ending of a factor, to its place, in ComfyUI's order: of two
-        names for the same place it takes the later.
+    Name in a file, without the ending of a factor, to its place, in ComfyUI's order: of two names
+    for the same place it takes the later.
     """
     table: dict[str, ComfyuiPlace] = {}
     for tensor in shapes:
@@ -337,11 +339,9 @@ def comfyui_table(key_map: KeyMap, shapes: Shapes) -> dict[str, ComfyuiPlace]:
 
 
 def part_rows(key_map: KeyMap, native: str, rows: int) -> dict[str, tuple[int, int]]:
-    """Where the parts of a fused layer with so many rows lie.
+    """Where the parts of a fused layer with so many rows lie: path to first row and number of rows.
 
-    Returns:
-        Path of a module to its first row and its number of rows; empty when it is not fused, or
-        when the rows cannot be divided so.
+    Empty when it is not fused, or when the rows cannot be divided so.
     """
     parts = key_map.parts(native)
     shares = sum(part.share for part in parts)
@@ -355,11 +355,7 @@ def part_rows(key_map: KeyMap, native: str, rows: int) -> dict[str, tuple[int, i
 
 
 def native_layer(key_map: KeyMap, module: str) -> NativeKey | None:
-    """Where a module lies in ComfyUI's model, also one whose halves are swapped there.
-
-    Args:
-        module: The module's path, or the name of an undivided layer.
-    """
+    """Where a module, or an undivided layer, lies in ComfyUI's model, also with swapped halves."""
     key = key_map.to_native(module)
     if key is not None:
         return key

@@ -102,10 +102,9 @@ def put_rows(whole: Tensor, cut: RowSlice, rows: Tensor) -> None:
 
 
 def slice_layer(kind: str, layer: LayerState, cut: RowSlice) -> LayerState:
-    """Take rows of a fused layer, or of its outline on the meta device.
+    """Take rows of a fused layer, or of its outline on the meta device; the scale is the same.
 
-    Returns:
-        A layer with the same scale; its tensors are copies, but for factors that stay whole.
+    Tensors are copies, but for factors that stay whole.
 
     Raises:
         InexactSliceError: When no factors of the kind are these rows.
@@ -133,16 +132,11 @@ def slice_layer(kind: str, layer: LayerState, cut: RowSlice) -> LayerState:
 def owned_columns(
     kind: str, cuts: Sequence[RowSlice], outlines: Mapping[str, Tensor], read: ReadRows
 ) -> list[tuple[tuple[Range, ...], ...] | None]:
-    """Find the columns that each part of a fused layer has for itself.
+    """Find the columns that each part of a fused layer, by its rows, has for itself.
 
-    Args:
-        cuts: The parts' rows.
-        outlines: The fused layer's factors, of which only the shapes count.
-        read: (factor, first row, behind the last row) to these rows as a matrix.
-
-    Returns:
-        For each part `RowSlice.columns`, empty where the parts share columns; None for a part whose
-        delta is zero because it was not there when the layer was fused.
+    Of the outlines only the shapes count. `read` gives rows, (factor, first row, behind the last
+    row), as a matrix. For each part `RowSlice.columns`, empty where the parts share columns; None
+    for a part whose delta is zero because it was not there when the layer was fused.
 
     Raises:
         InexactSliceError: As `slice_layer`.

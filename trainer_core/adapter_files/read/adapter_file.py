@@ -1,414 +1,403 @@
-"""Read adapter files of every layout and spelling, as layers of a family.
+"""What is in an adapter file: its keys sorted by layer, and layers that are read one at a time.
 
-A file is opened in two steps. From the header alone come layout, kind, shapes and every complaint
-about them; the values are read when a layer is asked for, one layer at a time. Layers then get the
-trainer's names, and fused ones are read in parts.
+Whether the factors of a layer make a whole is seen from their shapes alone, before any is read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+
+import torch
+from torch import Tensor
 
 from ...adapters.dora import DORA_SCALE
-from ...adapters.kinds.registry import matrix_sizes
+from ...adapters.kinds.file_rules import FileRules
+from ...adapters.kinds.registry import FILE_RULES, LOW_RANK
 from ...errors import AdapterFileError
-from ...tensors.safetensors_reader import FilePart, HeldTensors, Source, TensorFile, open_tensors
-from ...types import AdapterState, LayerState
-from ..factors.fused_layers import FusedLayer, fuse_exactly, fused_layer, is_exact
-from ..factors.outlines import LazyMapping, outline_of
-from ..metadata import own_facts
-from ..names.key_map import KeyMap
-from ..names.key_parsing import DROP, LayerMatch, count_kinds, match_layer, matching_families, told
-from ..names.row_slices import WHOLE, InexactSliceError, LayerRows, owned_columns, slice_layer
-from ..names.text_names import is_text_layer
-from .file_content import AdapterFile, has_peft_names, read_content
-from .peft_config import CONFIG_NAME, WEIGHTS_NAME, PeftConfig, header_config, read_config
-from .weight_patches import map_patches
+from ...tensors.rounding import all_finite
+from ...tensors.safetensors_reader import TensorFile, broken
+from ...tensors.safetensors_writer import TensorInfo
+from ...types import LayerState
+from ..factors.outlines import LazyMapping
+from ..names.key_layouts import (
+    ALPHA,
+    KIND_TITLES,
+    MAGNITUDE,
+    PATCH_ENDINGS,
+    PEFT_PREFIX,
+    WITH_ALPHA,
+    ParsedKey,
+    count_kinds,
+    file_layout,
+    parse_key,
+    parse_text_key,
+    respelt,
+    told,
+    unprefixed,
+)
+from ..names.text_encoder_names import text_encoder_of, text_path
+from .expert_parts import refuse_experts
+from .factor_outlines import outline_factor, outline_layer
+from .peft_config import CONFIG_NAME, PeftConfig
 
-_DIFFUSERS_WEIGHTS = "pytorch_lora_weights.safetensors"
-_PICKLED_WEIGHTS = ("adapter_model.bin", "pytorch_lora_weights.bin")
+_ROWS = re.compile(r"(?:.*\.)?blocks\.\d+\.attn\.qkv_proj\.[^.]+\.default\.weight")
+"""DiffSynth-Studio's names of a layer of MiniMax-H3 that is queries, keys and values.
+
+Source: DiffSynth-Studio, ``minimax_h3_dit.py``, whose rows lie head by head, and
+``minimax_h3_dit_comfy.py``, which has them as ComfyUI does.
+"""
+
+_CONFIGURED = {"diffusers", "peft", "bare"}
+"""Prefixes of files whose readers take the scale from PEFT's configuration."""
 
 
 @dataclass(frozen=True, slots=True)
-class OpenAdapter:
-    """An adapter whose values are read when they are asked for.
+class Draft:
+    """A layer whose values have not been read.
 
     Attributes:
-        file: What the file is.
-        state: The adapter in the trainer's naming. ``state.layers`` reads a layer in float32 at
-            each look-up, and ``state.extras`` a difference; neither keeps them.
+        keys: Factor to the key in the file.
+        outline: The layer with tensors of the meta device, in the file's number format.
+        scaled: The factor that is multiplied when it is read; empty for none.
+        scale: What it is multiplied by.
+        check: Says of the factors why they are not what readers make of the file; empty where they
+            are.
     """
 
-    file: AdapterFile
-    state: AdapterState
+    keys: Mapping[str, str]
+    outline: LayerState
+    scaled: str = ""
+    scale: float = 1.0
+    check: Callable[[Mapping[str, Tensor]], str] = lambda tensors: ""
 
-    def outline(self, name: str) -> LayerState:
-        """A layer on the meta device, in the number format of the file; nothing is read."""
-        return outline_of(self.state.layers, name)
+
+Patches = LazyMapping[Mapping[str, Tensor]]
+"""Layers' weight patches by ending, read one at a time when they are asked for."""
 
 
-@contextmanager
-def open_file(path: Source) -> Iterator[AdapterFile]:
-    """Open an adapter file for the time of a block, without knowing its family.
+@dataclass(frozen=True, slots=True)
+class AdapterFile:
+    """A file's content before its names are mapped to a family's.
 
-    What lies beside the factors is not read (`AdapterFile.unread`), and a scale that the file does
-    not tell is taken as 1 (`AdapterFile.assumed`).
+    Attributes:
+        path: The safetensors file; of a folder the one in it.
+        kind: ``lora``, ``loha`` or ``lokr``.
+        layout: How its names are spelt: ``comfyui`` (ComfyUI's, also mixed with Diffusers' for the
+            parts of fused layers), ``diffusers``, ``peft``, ``kohya``, ``lycoris``, ``onetrainer``,
+            ``xlabs``, or ``bare`` for paths without a prefix.
+        dtypes: The number formats of its tensors, without alphas.
+        layers: Name in the file, with its prefix, to the layer. `open_file` reads a layer at each
+            look-up; `outline_of` gives it without its values.
+        metadata: The header's strings.
+        extras: Name in the file to ending to a weight patch (`AdapterState`).
+        zero_alpha: Layers of alpha 0, by which ComfyUI multiplies; the trainer takes the rank.
+        whole: Layers without a rank, because all of their factors are whole.
+        unused_alpha: Those of them that have an alpha, to it; it has no effect.
+        unread: Key that lies beside the factors and is not read, to what it is of.
+        texts: Those of these keys that are of text encoders that some families read, to which.
+        text_layers: Gives the layers of some of these keys, as ``layers``.
+        rows: Reads rows of a factor as a matrix, as they are in the file, which may be not finite;
+            by the layer's name, the factor, the first row and the one behind the last.
+        assumed: Why the scale is not known, for which alpha / rank = 1 is taken; empty where it is.
+    """
 
-    Args:
-        path: A safetensors file of any layout, PEFT's or Diffusers' folder with one, or tensors in
-            memory.
+    path: Path
+    kind: str
+    layout: str
+    dtypes: tuple[str, ...]
+    layers: LazyMapping[LayerState]
+    metadata: Mapping[str, str]
+    extras: Mapping[str, LazyMapping[Tensor]]
+    zero_alpha: tuple[str, ...]
+    whole: Collection[str]
+    unused_alpha: Mapping[str, float]
+    unread: Mapping[str, str]
+    rows: Callable[[str, str, int, int], Tensor]
+    assumed: str
+    texts: Mapping[str, str]
+    text_layers: Callable[[Collection[str]], LazyMapping[LayerState]]
+
+    def patches(self) -> Iterator[tuple[str, str]]:
+        """The layer's name and the ending of each weight patch."""
+        return ((name, ending) for name, endings in self.extras.items() for ending in endings)
+
+
+@dataclass(slots=True)
+class _Sorted:
+    """A file's keys by layer."""
+
+    factors: dict[str, dict[str, str]] = field(default_factory=dict)
+    outlines: dict[str, dict[str, Tensor]] = field(default_factory=dict)
+    alphas: dict[str, float] = field(default_factory=dict)
+    extras: dict[str, dict[str, str]] = field(default_factory=dict)
+    spellings: dict[str, tuple[str, str]] = field(default_factory=dict)
+    layouts: dict[str, str] = field(default_factory=dict)
+    unread: dict[str, str] = field(default_factory=dict)
+
+
+def read_content(
+    file: TensorFile, find_config: Callable[[], PeftConfig | None], *, always: bool = False
+) -> AdapterFile:
+    """Sort a file's keys, and check all that names and shapes tell; only alphas are read.
+
+    PEFT's configuration is looked for where the names are those of a program that reads it; with
+    `always` whatever they are, as for PEFT's folder.
 
     Raises:
-        AdapterFileError: When it is no readable adapter file; the message names file and key.
+        AdapterFileError: When it is no adapter, mixes several, or lacks something; the message
+            names the key.
     """
-    weights, config = _find(path)
-    with open_tensors(weights) as file:
-        is_own = config is not None and config.parent == path
-        yield read_content(file, partial(_config, path, file, config), always=is_own)
-
-
-def read_file(path: Source) -> AdapterFile:
-    """Read an adapter file as a whole, without knowing its family.
-
-    Raises:
-        AdapterFileError: As `open_file`, and for values that are not finite.
-    """
-    with open_file(path) as file:
-        extras = {name: dict(tensors) for name, tensors in file.extras.items()}
-        return replace(file, layers=dict(file.layers), extras=extras)
-
-
-@contextmanager
-def open_adapter(
-    path: Source,
-    key_map: KeyMap,
-    others: Mapping[str, KeyMap] | None = None,
-    *,
-    tolerant: bool = False,
-    extras: bool = True,
-) -> Iterator[OpenAdapter]:
-    """Open an adapter file for the time of a block.
-
-    The shapes of all layers are checked here; whether values are finite is seen when they are
-    read. Fused layers of a file are the layers that they consist of; to find their ranks, one
-    factor of each is looked through once.
-
-    Args:
-        path: As for `open_file`.
-        key_map: The names of the family that the file is for.
-        others: Other families, to name the right one in a message.
-        tolerant: Whether a file is read that has more than this trainer reads
-            (`AdapterFile.unread`), or does not tell its scale (`AdapterFile.assumed`).
-        extras: Whether weight patches are read, and a text encoder's layers where the family has
-            one that is trained.
-
-    Raises:
-        AdapterFileError: When it is no adapter file, a key is unknown, or the layers are not the
-            family's; the message names the key.
-    """
-    with open_file(path) as found:
-        file = with_text_layers(found, key_map) if extras else found
-        if not tolerant:
-            refuse_unread(file)
-            _refuse_assumed(file)
-        layers = map_layers(file, key_map, others or {})
-        differences = map_patches(file, key_map) if extras else {}
-        settings = _saved_settings(file.metadata)
-        yield OpenAdapter(file, AdapterState(file.kind, layers, settings, differences))
-
-
-def with_text_layers(file: AdapterFile, key_map: KeyMap) -> AdapterFile:
-    """The same file with text encoders' layers among the others, where a family reads them.
-
-    Raises:
-        AdapterFileError: When they are not whole.
-    """
-    read = {key for key, encoder in file.texts.items() if encoder in key_map.text_encoders}
-    if not read:
-        return file
-    texts, others = file.text_layers(read), file.layers
-
-    def of(name: str) -> LazyMapping[LayerState]:
-        return texts if name in texts else others
-
-    layers = LazyMapping(
-        (*others, *texts), lambda name: of(name)[name], lambda name: of(name).outline(name)
+    refuse_experts(file.path, file.tensors)
+    _refuse_unknown_rows(file)
+    found, texts = _Sorted(), {}
+    spelt = respelt(file.tensors).items()
+    keys = _without_strangers({text: parse_key(file.path, name) for text, name in spelt})
+    for text, key in keys.items():
+        if not isinstance(key, str):
+            _sort(file, found, text, key, file.tensors[text])
+            continue
+        found.unread[text] = key
+        if (own := parse_text_key(file.path, text)) is not None:
+            texts[text] = own
+    kind = _only_kind(file.path, found)
+    layout = file_layout(
+        file.path, found.layouts, plain=not found.alphas and WITH_ALPHA not in found.spellings
     )
-    unread = {key: what for key, what in file.unread.items() if key not in read}
-    left = {key: encoder for key, encoder in file.texts.items() if key not in read}
-    return replace(file, layers=layers, unread=unread, texts=left)
-
-
-def of_denoiser(state: AdapterState) -> AdapterState:
-    """The same adapter without layers of a text encoder; no value is read."""
-    names = [name for name in state.layers if not is_text_layer(name)]
-    if len(names) == len(state.layers):
-        return state
-    layers, outline = state.layers, partial(outline_of, state.layers)
-    return replace(state, layers=LazyMapping(names, layers.__getitem__, outline))
-
-
-def refuse_unread(file: AdapterFile) -> None:
-    """Refuse a file that has more than this trainer reads.
-
-    Raises:
-        AdapterFileError: When it has; the message says what.
-    """
-    if file.unread:
-        raise AdapterFileError(
-            f"{file.path}: {told(count_kinds(file.unread))}",
-            "factors of the denoiser alone; the rest would be lost",
-            f"Leave it out on purpose: {DROP}. ComfyUI loads what it knows of the file as it is.",
-        )
-
-
-def _refuse_assumed(file: AdapterFile) -> None:
-    if file.assumed:
-        raise AdapterFileError(
-            f"{file.path}: {file.assumed}",
-            f"the {CONFIG_NAME} that PEFT saved with it, or an alpha for each layer",
-            f"Restore {CONFIG_NAME} beside it. Or convert the file, which takes alpha = rank and "
-            "says so: adapter-trainer convert IN OUT --to LAYOUT.",
-        )
-
-
-def read_adapter(
-    path: Source, key_map: KeyMap, others: Mapping[str, KeyMap] | None = None
-) -> AdapterState:
-    """Read an adapter file of any layout as a whole; arguments and errors as `open_adapter`.
-
-    Returns:
-        The adapter in the trainer's naming, in float32. An alpha that is absent or 0 means rank,
-        unless PEFT's configuration says otherwise.
-
-    Raises:
-        AdapterFileError: As `open_adapter`, and for values that are not finite.
-    """
-    with open_adapter(path, key_map, others) as adapter:
-        state = adapter.state
-        extras = {name: dict(tensors) for name, tensors in state.extras.items()}
-        return replace(state, layers=dict(state.layers), extras=extras)
-
-
-def adapter_weights(path: Source) -> Source:
-    """Where the tensors of what `open_file` is given lie."""
-    return _find(path)[0]
-
-
-def adapter_files(path: Path) -> tuple[Path, ...]:
-    """The files that make an adapter: the weights and, with PEFT's names, the one with its scale.
-
-    Returns:
-        One or two files; those that are not there are not looked for.
-
-    Raises:
-        AdapterFileError: When it is a folder without weights, or no safetensors file.
-    """
-    path = Path(path)
-    weights, config = _find(path)
-    assert isinstance(weights, Path)
-    if config is None or not config.is_file():
-        return (weights,)
-    if config.parent == path:
-        return weights, config
-    with open_tensors(weights) as file:
-        return (weights, config) if has_peft_names(file) else (weights,)
-
-
-def _saved_settings(metadata: Mapping[str, str]) -> Mapping[str, Any]:
-    """The adapter's settings as this trainer wrote them into a header; empty for other files."""
-    settings = own_facts(metadata).get("settings")
-    adapter = settings.get("adapter") if isinstance(settings, dict) else None
-    return adapter if isinstance(adapter, dict) else {}
-
-
-def _find(path: Source) -> tuple[Source, Path | None]:
-    """The weights, and where PEFT's configuration would be."""
-    if isinstance(path, HeldTensors | FilePart):
-        return path, None
-    path = Path(path)
-    if not path.is_dir():
-        return path, path.parent / CONFIG_NAME
-    if (path / WEIGHTS_NAME).is_file():
-        return path / WEIGHTS_NAME, path / CONFIG_NAME
-    if (path / _DIFFUSERS_WEIGHTS).is_file():
-        return path / _DIFFUSERS_WEIGHTS, None
-    for name in _PICKLED_WEIGHTS:
-        if (path / name).is_file():
-            return path / name, None  # refused as a pickle, by its name
-    raise AdapterFileError(
-        f"{path} cannot be read: it is a folder without {WEIGHTS_NAME}",
-        "an adapter file, or a folder that PEFT or Diffusers saved",
-        "Name the .safetensors file itself.",
+    orphan = next((name for name in found.alphas if name not in found.factors), None)
+    if orphan is not None:
+        raise broken(file.path, f"{orphan}.alpha has no factors beside it")
+    checked = always or set(found.layouts) <= _CONFIGURED
+    config = find_config() if checked else None
+    if config is not None:
+        bare = (name for name, each in found.factors.items() if DORA_SCALE not in each)
+        config.check(kind, next(bare, None))
+    drafts = {name: _draft(file.path, name, kind, found, config) for name in found.factors}
+    rules = FILE_RULES[kind]
+    ranked = {n for n, factors in found.outlines.items() if rules.alpha_rank(factors) is not None}
+    whole = () if rules.unused_alpha is not None else found.outlines.keys() - ranked
+    return AdapterFile(
+        file.path,
+        kind,
+        layout,
+        _dtypes(file, found),
+        _lazy(file, kind, drafts),
+        file.metadata,
+        {name: _tensors(file, keys) for name, keys in found.extras.items()},
+        tuple(n for n, alpha in found.alphas.items() if n in ranked and alpha == 0.0),
+        whole,
+        {name: alpha for name, alpha in found.alphas.items() if name in whole},
+        found.unread,
+        lambda name, factor, first, last: _rows(file, drafts[name].keys[factor], first, last),
+        _assumed(file) if checked and config is None else "",
+        {text: text_encoder_of(text_path(key.name) or "") for text, key in texts.items()},
+        lambda keys: _text_layers(file, kind, {text: texts[text] for text in keys}),
     )
 
 
-def _config(path: Source, file: TensorFile, config: Path | None) -> PeftConfig | None:
-    """The configuration that says the scale: the header's own, or the one beside PEFT's names."""
-    if config is not None and config.parent == path:
-        return read_config(config)
-    own = header_config(file.path, file.metadata)
-    if own is not None or not has_peft_names(file):
-        return own
-    if config is not None and config.is_file():
-        return read_config(config)
-    return None
+def _without_strangers(keys: Mapping[str, ParsedKey | str]) -> Mapping[str, ParsedKey | str]:
+    """Name the few keys without a prefix that begin like no layer of those with one."""
+    layers = {text: key for text, key in keys.items() if not isinstance(key, str)}
+    usual = {unprefixed(key.name) for key in layers.values() if key.layout not in ("bare", "xlabs")}
+    heads = {re.split(r"[._]", name)[0] for name in usual}
+    odd = [text for text in layers if layers[text].layout == "bare"]
+    odd = [text for text in odd if re.split(r"[._]", text)[0] not in heads]
+    if not 2 * len(odd) < len(layers):
+        return keys
+    what = "a name without the prefix of the others, and of no layer beside theirs"
+    return {**keys, **dict.fromkeys(odd, what)}
 
 
-def map_layers(
-    file: AdapterFile, key_map: KeyMap, others: Mapping[str, KeyMap]
+def _text_layers(
+    file: TensorFile, kind: str, texts: Mapping[str, ParsedKey]
 ) -> LazyMapping[LayerState]:
-    """Find the layers of a family that a file's layers are.
-
-    Returns:
-        The layers under the trainer's names; each look-up reads one. A fused layer is kept for as
-        long as its parts are asked for in a row, and no longer.
-
-    Raises:
-        AdapterFileError: When a layer is not the family's, two names mean the same layer, or a
-            fused layer has no parts of its kind; it names one of the other families that has them.
-    """
-    sources: dict[str, LayerRows] = {}
-    taken: dict[str, str] = {}
-    for name in file.layers:
-        place = match_layer(name, key_map)
-        if place is None:
-            raise _no_layer(file, name, others)
-        own = _sources(file, name, place, key_map)
-        # An undivided layer has all of its modules.
-        modules = [module for module, _ in place.modules] if place.native in own else own
-        for module in modules:
-            if module in taken:
-                raise _twice(file, name, module, taken[module])
-            taken[module] = name
-        sources |= own
-    return _joined(file, _mapped(file, sources), key_map)
+    """Layers of text encoders, which are checked only where a family reads them."""
+    found = _Sorted()
+    for text, key in texts.items():
+        _sort(file, found, text, key, file.tensors[text])
+    if texts and _only_kind(file.path, found) != kind:
+        raise broken(file.path, f"its denoiser has a {kind}, and its text encoder has none")
+    drafts = {name: _draft(file.path, name, kind, found, None) for name in found.factors}
+    return _lazy(file, kind, drafts)
 
 
-def _mapped(file: AdapterFile, sources: Mapping[str, LayerRows]) -> LazyMapping[LayerState]:
-    fused: dict[str, LayerState] = {}
-
-    def read(module: str) -> LayerState:
-        source = sources[module]
-        if source.name not in fused:
-            fused.clear()  # before the next one is read
-            layer = file.layers[source.name]
-            if source.cut.is_whole:
-                return layer
-            fused[source.name] = layer
-        return slice_layer(file.kind, fused[source.name], source.cut)
-
-    def outline(module: str) -> LayerState:
-        source = sources[module]
-        return slice_layer(file.kind, file.layers.outline(source.name), source.cut)
-
-    return LazyMapping(sources, read, outline)
-
-
-def _joined(
-    file: AdapterFile, layers: LazyMapping[LayerState], key_map: KeyMap
-) -> LazyMapping[LayerState]:
-    """The same with layers that are trained whole in the place of parts that a file has of them.
-
-    Parts that no factors hold together stay as they are.
-
-    Raises:
-        AdapterError: When parts of a layer do not fit each other.
-    """
-    parts = _parts_of_whole(layers, key_map)
-    fused: dict[str, FusedLayer] = {}
-    for native, names in parts.items():
-        outlines = {name: layers.outline(name) for name in names}
-        made = fused_layer(native, file.kind, key_map.parts(native), outlines)
-        plain = not any(DORA_SCALE in each.tensors for each in outlines.values())
-        if native in layers:
-            raise _twice(file, native, native, names[0])
-        if plain and is_exact(made, outlines):
-            fused[native] = made
-    if not fused:
-        return layers
-    taken = {name for native in fused for name in parts[native]}
-
-    def read(name: str) -> LayerState:
-        if name not in fused:
-            return layers[name]
-        return fuse_exactly(fused[name], {each: layers[each] for each in parts[name]})
-
-    def outline(name: str) -> LayerState:
-        if name not in fused:
-            return layers.outline(name)
-        return fuse_exactly(fused[name], {each: layers.outline(each) for each in parts[name]})
-
-    return LazyMapping([*(each for each in layers if each not in taken), *fused], read, outline)
-
-
-def _parts_of_whole(layers: Iterable[str], key_map: KeyMap) -> dict[str, list[str]]:
-    """The layers that are trained whole of which a file has parts, to these."""
-    parts: dict[str, list[str]] = {}
-    for name in layers:
-        key = key_map.to_native(name)
-        if key is not None and key.part and key_map.to_module(key.name) == key.name:
-            parts.setdefault(key.name, []).append(name)
-    return parts
-
-
-def _twice(file: AdapterFile, name: str, layer: str, taken: str) -> AdapterFileError:
-    return AdapterFileError(
-        f"{file.path}: {name!r} and another key both mean the layer {layer!r} ({taken!r})",
-        "one set of factors for each layer",
-        "Keep the set that ComfyUI loads (inspect --prove names the other), or make a "
-        "file of each and add them up: adapter-trainer combine.",
+def _lazy(file: TensorFile, kind: str, drafts: Mapping[str, Draft]) -> LazyMapping[LayerState]:
+    return LazyMapping(
+        drafts,
+        lambda name: _read_layer(file, name, FILE_RULES[kind], drafts[name]),
+        lambda name: drafts[name].outline,
     )
 
 
-def _sources(
-    file: AdapterFile, name: str, place: LayerMatch, key_map: KeyMap
-) -> dict[str, LayerRows]:
-    """The modules that a layer of a file is; itself by ComfyUI's name where it stays undivided."""
-    outline = file.layers.outline(name)
-    cuts = [cut for _, cut in place.modules]
-    found: dict[str, LayerRows] = {}
-    if place.native is not None and len(cuts) > 1 and key_map.is_fused_only(place.native):
-        return {place.native: LayerRows(name, WHOLE)}
-    try:
-        owned = owned_columns(
-            file.kind,
-            cuts,
-            outline.tensors,
-            partial(file.rows, name),
-        )
-        for (module, cut), columns in zip(place.modules, owned, strict=True):
-            if columns is not None:
-                own = replace(cut, columns=columns)
-                slice_layer(file.kind, outline, own)  # refuses what cannot be read
-                found[module] = LayerRows(name, own)
-    except InexactSliceError as error:
-        sizes = matrix_sizes(file.kind, outline)
-        if place.native is not None and not sizes[0] % cuts[0].total:
-            return {place.native: LayerRows(name, WHOLE)}
-        modules = ", ".join(module for module, _ in place.modules)
+def has_peft_names(file: TensorFile) -> bool:
+    """Whether a file has names as PEFT writes them, without a scale of their own."""
+    return any(key.startswith(PEFT_PREFIX) for key in file.tensors)
+
+
+def _assumed(file: TensorFile) -> str:
+    """Why the scale of a file without a configuration is not known; empty where it is."""
+    if not has_peft_names(file) or any(key.endswith(".alpha") for key in file.tensors):
+        return ""
+    return f"its names are PEFT's, and the {CONFIG_NAME} that says its scale is not beside it"
+
+
+def patches_of(layers: Mapping[str, LazyMapping[Tensor]]) -> Patches:
+    """Give layers' weight patches as one mapping, which tells all of a layer's outlines at once."""
+
+    def outline(name: str) -> Mapping[str, Tensor]:
+        return {ending: layers[name].outline(ending) for ending in layers[name]}
+
+    return LazyMapping(layers, layers.__getitem__, outline)
+
+
+def _read_layer(file: TensorFile, name: str, rules: FileRules, draft: Draft) -> LayerState:
+    tensors: dict[str, Tensor] = {}
+    for factor, key in draft.keys.items():
+        own = rules.own_form({factor: _finite(file, key)})[factor]
+        like = draft.outline.tensors[factor]
+        tensor = own.reshape(like.shape)
+        if like.dtype == torch.float64:
+            tensor = tensor.double()  # as another factor of the layer is
+        tensors[factor] = tensor * draft.scale if factor == draft.scaled else tensor
+    problem = draft.check(tensors)
+    if problem:
         raise AdapterFileError(
-            f"{file.path}: {name} ({file.kind}) is one layer in the file and {modules} "
-            f"here, and cannot be divided: {error}",
-            "factors of the sizes that this family's layers have, and a slice whose parts end "
-            "between the blocks of a LoKr's first factor, without DoRA on the input axis",
-            "Check that the file is for this family. ComfyUI loads a slice as it is; the program "
-            "that made it can make a LoRA of it.",
-        ) from error
-    return found
+            f"{file.path}: {name} has {problem}",
+            "an alpha that every reader takes alike, such as 0, which limits nothing",
+            "Use the file with the program that made it.",
+        )
+    return replace(draft.outline, tensors=tensors)
 
 
-def _no_layer(file: AdapterFile, name: str, others: Mapping[str, KeyMap]) -> AdapterFileError:
-    fitting = matching_families(file.layers, others)
+def _rows(file: TensorFile, key: str, first: int, last: int) -> Tensor:
+    rows = file.read_rows(key, first, last).flatten(1)
+    return rows if rows.dtype.itemsize > 1 else rows.float()
+
+
+def _refuse_unknown_rows(file: TensorFile) -> None:
+    """Refuse a file whose names do not say which row of a layer is which.
+
+    Raises:
+        AdapterFileError: When it has such a layer.
+    """
+    for key in filter(_ROWS.fullmatch, file.tensors):
+        raise AdapterFileError(
+            f"{file.path}: {key}, of MiniMax-H3 by DiffSynth-Studio, whose rows lie head by head, "
+            "or as ComfyUI has them, by the base that it was trained on",
+            "names that say how the rows lie, such as those of ComfyUI",
+            "Use it with DiffSynth-Studio, or ask for a file that ComfyUI loads.",
+        )
+
+
+def _tensors(file: TensorFile, keys: Mapping[str, str]) -> LazyMapping[Tensor]:
+    """Tensors of a file by ending."""
+
+    def outline(ending: str) -> Tensor:
+        info = file.tensors[keys[ending]]
+        return torch.empty(info.shape, dtype=info.dtype, device="meta")
+
+    return LazyMapping(keys, lambda ending: _finite(file, keys[ending]), outline)
+
+
+def _finite(file: TensorFile, key: str) -> Tensor:
+    """Read a tensor in float32, or in float64 where the file has it.
+
+    Raises:
+        AdapterFileError: When it cannot be read, or holds a value that is not finite.
+    """
+    tensor = file.read(key)
+    if not all_finite(tensor):
+        raise AdapterFileError(
+            f"{file.path}: {key} holds a value that is not finite",
+            "numbers, and neither infinity nor NaN",
+            "The training that made it went wrong, or it was stored in a number format that is "
+            "too small: use an earlier checkpoint, or make it again with another dtype.",
+        )
+    return tensor if tensor.dtype == torch.float64 else tensor.to(torch.float32)
+
+
+def _sort(file: TensorFile, found: _Sorted, text: str, key: ParsedKey, info: TensorInfo) -> None:
+    found.layouts.setdefault(key.layout, text)
+    if key.role == ALPHA:
+        if key.name in found.alphas:
+            raise _twice(file.path, text, key.role)
+        found.alphas[key.name] = _alpha(file, text)
+        return
+    if key.role in PATCH_ENDINGS:
+        if not info.shape or 0 in info.shape or not info.dtype.is_floating_point:
+            raise broken(file.path, f"{text} is {info.dtype} of shape {info.shape}")
+        found.extras.setdefault(key.name, {})[key.role] = text
+        return
+    role = DORA_SCALE if key.role == MAGNITUDE else key.role
+    factors = found.factors.setdefault(key.name, {})
+    if role in factors:
+        raise _twice(file.path, text, role, factors[role])
+    factors[role] = text
+    outlines = found.outlines.setdefault(key.name, {})
+    outlines[role] = outline_factor(file.path, text, key.role, info)
+    if key.kind:
+        found.spellings.setdefault(key.spelling, (key.kind, text))
+
+
+def _alpha(file: TensorFile, key: str) -> float:
+    info = file.tensors[key]
+    if info.size != info.dtype.itemsize:
+        count = info.size // info.dtype.itemsize
+        raise broken(file.path, f"{key} has {count} values instead of one")
+    return float(file.read(key).reshape(()).item())
+
+
+def _only_kind(path: Path, found: _Sorted) -> str:
+    if len(found.spellings) > 1:
+        (_, first), (_, second) = list(found.spellings.values())[:2]
+        raise AdapterFileError(
+            f"{path} mixes spellings or kinds: {first!r} and {second!r}",
+            "one kind of adapter in one layout",
+            "Convert the parts on their own.",
+        )
+    if found.spellings:
+        return next(iter(found.spellings.values()))[0]
+    if found.extras and not found.factors:
+        return LOW_RANK  # of no layers
+    if found.unread:
+        raise AdapterFileError(
+            f"{path} holds no adapter of a denoiser, but {told(count_kinds(found.unread))}",
+            f"factors of a {KIND_TITLES} of a denoiser",
+            "Choose the file of the denoiser's adapter; a base model is none.",
+        )
+    raise broken(path, "it holds no adapter")
+
+
+def _draft(path: Path, name: str, kind: str, found: _Sorted, config: PeftConfig | None) -> Draft:
+    alpha = found.alphas.get(name)
+    outline = outline_layer(path, name, kind, found.outlines[name], alpha)
+    rules = FILE_RULES[kind]
+    check = partial(rules.check_alpha, alpha=alpha or 0.0)
+    if config is None or rules.multiplies:
+        return Draft(found.factors[name], outline, check=check)
+    outline, scale = config.scaled(unprefixed(name), kind, outline, own=alpha is not None)
+    scaled = "" if scale is None else rules.row_factors(outline.tensors)[0][0]
+    return Draft(found.factors[name], outline, scaled, scale or 1.0, check)
+
+
+def _dtypes(file: TensorFile, found: _Sorted) -> tuple[str, ...]:
+    keys = [
+        key
+        for each in (found.factors, found.extras)
+        for roles in each.values()
+        for role, key in roles.items()
+        if role not in (DORA_SCALE, MAGNITUDE)
+    ]
+    return tuple(sorted({str(file.tensors[key].dtype).removeprefix("torch.") for key in keys}))
+
+
+def _twice(path: Path, key: str, role: str, other: str | None = None) -> AdapterFileError:
+    beside = f" and {other!r}" if other else ""
     return AdapterFileError(
-        f"{file.path}: {name!r} is no layer of this family",
-        "layers of the chosen family",
-        f"The file's layers are those of {' or '.join(fitting)}; choose that family."
-        if fitting
-        else "Check that the file is for this family.",
+        f"{path}: {key!r}{beside} give the same layer's {role} twice",
+        "one tensor for each factor",
+        "The file mixes two adapters; use the one that you want.",
     )

@@ -19,7 +19,7 @@ from ...errors import AdapterFileError
 from ...tensors.safetensors_reader import broken
 from ...tensors.safetensors_writer import TensorInfo
 from ...types import LayerState
-from ..names.key_parsing import MAGNITUDE
+from ..names.key_layouts import MAGNITUDE
 
 _LARGEST_RANK = 2**31
 """Beyond what a rank can be; some programs write such an alpha where none has an effect."""
@@ -53,9 +53,8 @@ def outline_layer(
 ) -> LayerState:
     """Put a layer together from the outlines of its factors, DoRA's magnitude among them.
 
-    Returns:
-        The layer, with all factors in one number format that holds each of theirs; a magnitude
-        stays in its own. An alpha of None or 0 means the rank.
+    All factors are in one number format that holds each of theirs; a magnitude stays in its own. An
+    alpha of None or 0 means the rank.
 
     Raises:
         AdapterFileError: When a factor is missing or too many, or the shapes do not fit.

@@ -22,8 +22,8 @@ from ...config.patterns import LONGEST_NAME, NO_EXPRESSION, pattern_mistake
 from ...errors import AdapterFileError
 from ...filesystem.text_files import parse_json, read_text
 from ...types import LayerState
+from ..names.key_layouts import KIND_TITLES
 from ..names.key_map import DIFFUSERS_PREFIX, UNET_PREFIX
-from ..names.key_parsing import KIND_TITLES
 
 WEIGHTS_NAME, CONFIG_NAME = "adapter_model.safetensors", "adapter_config.json"
 """The two files of a PEFT folder."""
@@ -120,12 +120,8 @@ class PeftConfig:
     ) -> tuple[LayerState, float | None]:
         """Give a layer, by its path without prefix, the scale that the configuration says.
 
-        Args:
-            outline: The layer without values, with the alpha that the file says.
-            own: Whether the file says one.
-
-        Returns:
-            The outline with the right alpha; what its delta is multiplied by besides, or None.
+        The outline has the alpha that the file says, or with `own` false none. Gives it with the
+        right alpha, and what its delta is multiplied by besides, or None.
 
         Raises:
             AdapterFileError: When the file says another rank or scale.

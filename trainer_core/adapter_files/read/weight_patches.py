@@ -11,18 +11,11 @@ from torch import Tensor
 
 from ...errors import AdapterFileError
 from ..factors.outlines import LazyMapping
+from ..names.key_layouts import DROP, PATCHES_TOLD, REPLACING
 from ..names.key_map import KeyMap, native_layer
-from ..names.key_parsing import (
-    DROP,
-    PATCHES_TOLD,
-    REPLACING,
-    match_layer,
-    native_modules,
-    native_of_patch,
-    part_slices,
-)
+from ..names.layer_match import match_layer, native_modules, native_of_patch, part_slices
 from ..names.row_slices import WHOLE, RowSlice, put_rows, take_rows
-from .file_content import AdapterFile, Patches, patches_of
+from .adapter_file import AdapterFile, Patches, patches_of
 
 
 def map_patches(file: AdapterFile, key_map: KeyMap) -> Patches:

@@ -32,7 +32,7 @@ from ..factors.fused_layers import undivided_parts
 from ..factors.outlines import outline_of, patch_outline
 from ..names.key_map import KeyMap
 from ..names.row_slices import WHOLE, LayerRows
-from .closest_adapter import known_settings
+from .resize_and_extract import known_settings
 
 
 def combine_adapters(

@@ -12,10 +12,11 @@ from ...adapters.dora import DORA_SCALE, axis_of
 from ...adapters.kinds.registry import layer_scale
 from ..factors.effective_delta import delta_norm
 from ..metadata import own_facts
+from ..names.key_layouts import DROP, count_kinds, patch_kinds, told
 from ..names.key_map import KeyMap
-from ..names.key_parsing import DROP, count_kinds, match_layer, patch_kinds, told
-from ..read.adapter_file import open_file, with_text_layers
-from ..read.file_content import AdapterFile
+from ..names.layer_match import match_layer
+from ..read.adapter_file import AdapterFile
+from ..read.read_adapter import open_file, with_text_layers
 
 _DIGITS = 9  # of a header's rank
 _ODD_SCALE = 1000.0

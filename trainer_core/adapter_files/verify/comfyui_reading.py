@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 
 from ...adapters.kinds.file_rules import SKIPS, STOPS, Fault, Shape
 from ...adapters.kinds.registry import FILE_RULES
+from ..names.key_layouts import respelt
 from ..names.key_map import ComfyuiPlace, bias_of
-from ..names.key_parsing import respelt
 
 _GLORA = (".a1.weight", ".a2.weight", ".b1.weight", ".b2.weight")
 _GLORA_KIND = "glora"
@@ -117,8 +117,7 @@ def _renamed(keys: Iterable[str]) -> dict[str, str]:
 def plan_reading(keys: Iterable[str], table: Mapping[str, ComfyuiPlace]) -> ComfyuiPlan:
     """Find what ComfyUI builds from a file's keys, by its table of names (`comfyui_table`).
 
-    Returns:
-        Patches and ignored keys; every key is in one of them, and in one only.
+    Every key is in a patch or among those that are ignored, and in one only.
     """
     planner = _Planner()
     found: dict[str, dict[str, str]] = {}
@@ -192,12 +191,10 @@ def _read_bias(planner: _Planner, name: str, place: ComfyuiPlace, key: str) -> N
 
 
 def comfyui_scale(patch: ComfyuiPatch, shapes: Mapping[str, Shape], alpha: float | None) -> float:
-    """The number by which ComfyUI multiplies the factors' product.
+    """The number by which ComfyUI multiplies the factors' product, of a patch without a fault.
 
-    Args:
-        patch: A patch of a kind that the trainer has, without a fault.
-        shapes: The file's key to the tensor's shape.
-        alpha: The value of its alpha; None when it has none.
+    The patch is of a kind that the trainer has, and the shapes are by the file's keys. An alpha of
+    None is none.
     """
     rank = FILE_RULES[patch.kind].comfyui_rank({s: shapes[key] for s, key in patch.keys.items()})
     return 1.0 if alpha is None or rank is None else alpha / rank
@@ -206,9 +203,7 @@ def comfyui_scale(patch: ComfyuiPatch, shapes: Mapping[str, Shape], alpha: float
 def find_fault(patch: ComfyuiPatch, shapes: Mapping[str, Shape], target: Shape) -> Fault | None:
     """See whether ComfyUI computes with a patch what its factors stand for.
 
-    Args:
-        shapes: The file's key to the tensor's shape.
-        target: Shape of what the patch changes.
+    `shapes` are those of the file's keys, `target` that of what the patch changes.
     """
     outlines = {slot: shapes[key] for slot, key in patch.keys.items()}
     if "alpha" in outlines and math.prod(outlines["alpha"]) != 1:

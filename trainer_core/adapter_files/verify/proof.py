@@ -27,11 +27,11 @@ from ...tensors.safetensors_reader import Source, TensorFile, open_tensors
 from ...types import AdapterState, LayerState
 from ..factors.fused_layers import undivided_layers
 from ..factors.outlines import outline_of, outlines_of, patch_outline
+from ..names.key_layouts import FACTOR_ENDINGS
 from ..names.key_map import WEIGHT, KeyMap, Shapes, is_swapped, native_layer, patched_tensor
-from ..names.key_parsing import FACTOR_ENDINGS
-from ..names.text_names import text_layers
-from ..read.adapter_file import adapter_weights, open_adapter
-from .comparison import LOADED, MOST_ROUNDING, Comparison, LayerProof, TensorProof
+from ..names.text_encoder_names import text_layers
+from ..read.read_adapter import adapter_weights, open_adapter
+from .delta_comparison import LOADED, MOST_ROUNDING, Comparison, LayerProof, TensorProof
 
 BLIND = (
     "whether the file holds what was trained. Two readings of one file agree however it was made; "
@@ -355,11 +355,9 @@ _SHORT = (torch.float16, torch.float8_e4m3fn, torch.float8_e5m2)
 def expected_loss(tensor: Tensor, dtype: torch.dtype) -> float:
     """How far a tensor is from what it was before it was rounded to its format, on the average.
 
-    A number is rounded by up to half a step, evenly spread: by a step over the root of 12. Steps
-    shrink with the number down to the format's smallest normal one, and no further.
-
-    Returns:
-        Norm of the expected error over the norm of the tensor; 0 for a tensor of zeros.
+    The norm of the expected error over that of the tensor; 0 for a tensor of zeros. A number is
+    rounded by up to half a step, evenly spread: by a step over the root of 12. Steps shrink with
+    the number down to the format's smallest normal one, and no further.
     """
     facts, values = torch.finfo(dtype), tensor.abs()
     size = float(values.square().sum().sqrt())
@@ -383,12 +381,9 @@ def format_warning(file: TensorFile) -> str:
     if not odd:
         return ""
     worst = max(odd, key=odd.__getitem__)
+    stored = str(file.tensors[worst].dtype).removeprefix("torch.")
     return (
         f"{len(odd)} factors have lost more than {COARSE:.0%} to their number format, {worst} "
-        f"first: about {odd[worst]:.1%} in {_name(file.tensors[worst].dtype)}. What was lost "
+        f"first: about {odd[worst]:.1%} in {stored}. What was lost "
         "cannot be brought back: use the file that it was made from"
     )
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")

@@ -24,11 +24,12 @@ from ..factors.fused_layers import (
     undivided_layers,
 )
 from ..factors.outlines import Layers, outlines_of, patch_outline
+from ..names.key_layouts import REPLACING
 from ..names.key_map import DIFFUSERS_PREFIX, NATIVE_PREFIX, KeyMap, is_swapped, native_key
-from ..names.key_parsing import HALVES_SWAPPED, REPLACING
+from ..names.layer_match import HALVES_SWAPPED
 from ..names.row_slices import InexactSliceError, slice_layer
-from ..names.text_names import is_text_layer, kohya_name
-from .diffusers_names import named_as_diffusers
+from ..names.text_encoder_names import is_text_layer, kohya_name
+from .diffusers import named_as_diffusers
 from .write_plan import (
     Options,
     Piece,

@@ -14,12 +14,11 @@ from ...adapters.kinds.registry import APPROXIMATE, FILE_RULES, LOW_RANK, layer_
 from ...errors import AdapterError
 from ...types import AdapterState, LayerState
 from ..factors.fused_layers import divided, refuse_undivided
-from ..factors.outlines import Layers, is_convolution, outlines_of
+from ..factors.outlines import Layers, LazyMapping, is_convolution, outline_of, outlines_of
+from ..names.key_layouts import MAGNITUDE
 from ..names.key_map import DIFFUSERS_PREFIX, KeyMap
-from ..names.key_parsing import MAGNITUDE
-from ..names.text_names import is_text_layer
+from ..names.text_encoder_names import is_text_layer
 from ..read.peft_config import HEADER_KEY
-from .diffusers_names import named_as_diffusers
 from .write_plan import Options, WritePlan, layer_pieces, refuse_magnitude, refuse_patches
 
 _PLAIN = {FILE_RULES[LOW_RANK].pairs[0].up, FILE_RULES[LOW_RANK].pairs[0].down}
@@ -113,3 +112,36 @@ def _mixed_rank_header(outlines: Layers, prefix: str) -> dict[str, str]:
     }
     prefixed = {f"{prefix}{key}": value for key, value in config.items()}
     return {HEADER_KEY: json.dumps(prefixed, indent=2, sort_keys=True)}
+
+
+def named_as_diffusers(state: AdapterState, key_map: KeyMap, layout: str) -> AdapterState:
+    """Give each layer the name that it has in Diffusers' model, for a layout; no value is read.
+
+    A text encoder's layers have the same names everywhere.
+
+    Raises:
+        AdapterError: When Diffusers' name of a layer is not known.
+    """
+    names = key_map.diffusers
+    if names is None:
+        return state
+    own: dict[str, str] = {}
+    for name in state.layers:
+        path = name if is_text_layer(name) else names.paths.get(name)
+        if path is None:
+            raise AdapterError(
+                f"layout {layout!r} for {name!r}, a layer without a known name in Diffusers' model",
+                "layout 'comfyui' or 'kohya': a model that is trained as ComfyUI has it keeps "
+                "ComfyUI's names, and Diffusers' are known of Stable Diffusion's UNets alone",
+                "Choose layout 'comfyui'. Of a family that the trainer knows by name, the node "
+                "Convert Adapter makes Diffusers' file of it afterwards.",
+            )
+        own[path] = name
+
+    def read(path: str) -> LayerState:
+        return state.layers[own[path]]
+
+    def outline(path: str) -> LayerState:
+        return outline_of(state.layers, own[path])
+
+    return AdapterState(state.kind, LazyMapping(own, read, outline), state.settings, state.extras)

@@ -30,11 +30,10 @@ from ...filesystem.temporary import temporary_beside
 from ...types import AdapterState, LayerState
 from ..factors.fused_layers import divided
 from ..factors.outlines import Layers
+from ..names.key_layouts import MAGNITUDE, PEFT_PREFIX
 from ..names.key_map import KeyMap
-from ..names.key_parsing import MAGNITUDE, PEFT_PREFIX
 from ..read.peft_config import CONFIG_NAME, WEIGHTS_NAME
-from .diffusers import peft_outlines
-from .diffusers_names import named_as_diffusers
+from .diffusers import named_as_diffusers, peft_outlines
 from .write_plan import Options, WritePlan, layer_pieces, refuse_text_encoder
 
 

@@ -19,7 +19,7 @@ from ...errors import AdapterError
 from ...types import AdapterState, LayerState
 from ..factors.fused_layers import Fuse, fuse_exactly
 from ..factors.outlines import Layers, outline_of, patch_outline
-from ..names.text_names import text_layers
+from ..names.text_encoder_names import text_layers
 
 if TYPE_CHECKING:
     from ..names.key_map import KeyMap

@@ -332,15 +332,7 @@ def is_rounded(layer: nn.Module) -> bool:
 
 
 def amend(layer: nn.Module, amendments: Iterable[Amendment]) -> AmendedLinear:
-    """Put amendments on a layer, in place.
-
-    Args:
-        layer: One that `is_amendable`.
-        amendments: Behind those that it has.
-
-    Returns:
-        The layer itself.
-    """
+    """Put amendments on a layer that `is_amendable`, in place, behind those that it has."""
     if not isinstance(layer, AmendedLinear):
         # The object stays the one that its block, and whoever swaps the block, knows.
         layer.__class__ = _CLASSES[type(layer)]

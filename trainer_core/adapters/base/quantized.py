@@ -28,16 +28,10 @@ _REPACKS = "support_avx512bf16_for_cpu"
 
 
 def read_quantized(layer: nn.Module, weight: Tensor, dtype: torch.dtype | None) -> Tensor:
-    """Write a quantized weight out as numbers.
+    """Write a layer's quantized weight out as numbers, in a new tensor.
 
-    The layer and its weight stay as they are, and nothing is kept.
-
-    Args:
-        weight: Its weight, of a class of bitsandbytes, torchao, quanto or HQQ.
-        dtype: What the numbers are wanted in, where the format leaves a choice.
-
-    Returns:
-        A new tensor.
+    The weight is of a class of bitsandbytes, torchao, quanto or HQQ, and stays as it is; nothing is
+    kept. The dtype counts where the format leaves a choice.
 
     Raises:
         TypeError, AttributeError, NotImplementedError, ValueError: When it cannot be read.

@@ -64,17 +64,11 @@ def is_dense(weight: Tensor, shape: tuple[int, ...]) -> bool:
 
 
 def dense_weight(layer: nn.Module, dtype: torch.dtype | None = None) -> Tensor:
-    """The layer's weight as a tensor that can be computed with.
+    """The layer's weight, `[out, in]` or `[out, in, *kernel]`, as one that can be computed with.
 
-    Args:
-        layer: A Linear or convolution of any class: its weight may be dense, an 8-bit
-            floating-point format without a scale of its own, or quantized by a library that
-            `quantized` or PEFT knows.
-        dtype: What a quantized weight is wanted in, where its format leaves a choice.
-
-    Returns:
-        `[out, in]` or `[out, in, *kernel]`: the weight itself where it is dense, else a new tensor,
-        which nothing keeps.
+    The weight itself where it is dense, else a new tensor, which nothing keeps: an 8-bit
+    floating-point format without a scale of its own, or quantized by a library that `quantized` or
+    PEFT knows. The dtype counts where a quantized format leaves a choice.
 
     Raises:
         AdapterError: When nobody knows how to read it.
@@ -162,9 +156,6 @@ def whole(tensor: Tensor, name: str) -> Tensor:
 
     Parts of FSDP2 are gathered, for which every process has to ask at once.
 
-    Returns:
-        The tensor itself where it is whole already.
-
     Raises:
         AdapterError: When it is a part that cannot be gathered from here.
     """
@@ -180,11 +171,7 @@ def whole(tensor: Tensor, name: str) -> Tensor:
 
 
 def refuse_part(weight: Tensor, name: str, purpose: str) -> None:
-    """Refuse a weight whose other parts are in other processes.
-
-    Args:
-        weight: A layer's frozen weight.
-        purpose: What needs it as a whole.
+    """Refuse a frozen weight whose other parts are in other processes, for what needs it whole.
 
     Raises:
         AdapterError: When it is a part.

@@ -44,14 +44,9 @@ _NOTHING = 1e-6
 def principal_part(weight: Tensor, rank: int, scale: float, generator: torch.Generator) -> Pair:
     """PiSSA's initialization: the largest singular values, their roots in each of the two factors.
 
-    Args:
-        weight: The frozen weight `[out, in]`, float32 or wider.
-        rank: Rank of the factors, at most the smaller side.
-        scale: What the product of the factors is multiplied by.
-        generator: On the CPU; where the iteration starts.
-
-    Returns:
-        Lower and upper factor.
+    Of a frozen weight `[out, in]`, float32 or wider; the rank is at most its smaller side. The
+    product of the factors is multiplied by `scale`. The iteration starts at the generator, on the
+    CPU. Gives lower and upper factor.
 
     Raises:
         AdapterError: When the weight has fewer singular values than the rank: what starts at zero
@@ -74,17 +69,9 @@ def principal_part(weight: Tensor, rank: int, scale: float, generator: torch.Gen
 def leading_columns(weight: Tensor, rank: int, scale: float, generator: torch.Generator) -> Pair:
     """OLoRA's initialization: the first columns of Q and the first rows of R, where W = Q R.
 
-    These columns of Q depend on the first columns of W alone, and the rows of R are what W is in
-    them, so that W need not be decomposed as a whole.
-
-    Args:
-        weight: The frozen weight `[out, in]`, float32 or wider.
-        rank: Rank of the factors, at most the smaller side.
-        scale: Not used: PEFT's factors are the same at every scale.
-        generator: Not used.
-
-    Returns:
-        Lower and upper factor.
+    These columns of Q depend on the first columns of W `[out, in]` alone, and the rows of R are
+    what W is in them, so that W need not be decomposed as a whole. The rank is at most its smaller
+    side; PEFT's factors are the same at every scale. Gives lower and upper factor.
     """
     del scale, generator
     columns, _ = torch.linalg.qr(weight[:, :rank])
@@ -99,14 +86,10 @@ def decomposable(matrix: Tensor) -> Tensor:
 def joined(factors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Write a difference from frozen factors as factors of twice the rank.
 
-    No two large products cancel in it, so that it keeps its meaning in bf16.
-
-    Args:
-        factors: ``lora_down`` (dA `[r, in]`) and ``lora_up`` (dB `[out, r]`) with ``first_down``
-            (A0) and ``first_up`` (B0); without these two, nothing changes.
-
-    Returns:
-        ``lora_down`` `[2 r, in]`, ``lora_up`` `[out, 2 r]`, and what else there was.
+    No two large products cancel in it, so that it keeps its meaning in bf16. Of ``lora_down`` (dA
+    `[r, in]`) and ``lora_up`` (dB `[out, r]`) with ``first_down`` (A0) and ``first_up`` (B0) it
+    makes ``lora_down`` `[2 r, in]` and ``lora_up`` `[out, 2 r]`; without these two, nothing
+    changes.
     """
     if FIRST_DOWN not in factors:
         return dict(factors)
@@ -120,16 +103,10 @@ def joined(factors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def first_pair(layer: nn.Module, plan: LayerPlan, seed: int, decompose: Decomposition) -> Pair:
-    """Take a layer's initialization out of its weight.
+    """Take a layer's initialization out of its weight, of a packed one out of its dense form.
 
-    Args:
-        layer: The frozen Linear; of a packed or 8-bit weight, its dense form is decomposed.
-        plan: Its name, rank, alpha and settings.
-        decompose: Which part of the weight.
-
-    Returns:
-        Lower and upper factor on the weight's device, float32 or wider; without values where the
-        weight has none (meta).
+    `decompose` says which part of the weight. Lower and upper factor are on the weight's device,
+    float32 or wider; without values where the weight has none (meta).
 
     Raises:
         AdapterError: When the weight cannot be read, or is not finite, or too small a part of it.

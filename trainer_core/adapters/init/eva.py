@@ -57,11 +57,7 @@ class Directions:
         self._seen = 0
 
     def add(self, rows: Tensor) -> None:
-        """Take another batch into account.
-
-        Args:
-            rows: `[n, in]`, float32, with n at least 1, where decompositions work.
-        """
+        """Take a batch `[n, in]`, n at least 1, into account: float32, where they decompose."""
         new, mean = rows.shape[0], rows.mean(dim=0, dtype=torch.float64)
         total = self._seen + new
         centred = rows - mean
@@ -90,14 +86,9 @@ class Directions:
         return bool(((before * now).sum(dim=1) >= _SETTLED).all())
 
     def completed(self, rank: int, generator: torch.Generator) -> Tensor:
-        """The first directions, and random ones beside them where fewer were found.
+        """The first directions `[rank, in]`, orthonormal; random ones where fewer were found.
 
-        Args:
-            rank: How many, at most `in`.
-            generator: On the CPU.
-
-        Returns:
-            `[rank, in]`, orthonormal.
+        The rank is at most `in`; the generator is on the CPU.
         """
         assert self.found is not None
         found = self.found[:rank]
@@ -209,13 +200,10 @@ def initialize_from_inputs(
 ) -> Seen | None:
     """Let the lower factors of a new adapter begin at the main directions of the layers' inputs.
 
-    Args:
-        adapter: Fresh from `attach`, with ``init: eva``; changed in place. Its delta stays zero.
-        forward: Runs the module on a batch, counted from 0; no gradient is recorded.
-        seed: The run's seed, for directions beyond those that the inputs have.
-
-    Returns:
-        What was looked at; None when it was stopped, and nothing is changed then.
+    The adapter, fresh from `attach` with ``init: eva``, is changed in place; its delta stays zero.
+    `forward` runs the module on a batch, counted from 0, without a gradient. The run's seed is for
+    directions beyond those that the inputs have. Gives what was looked at; None when it was
+    stopped, and nothing is changed then.
 
     Raises:
         AdapterError: When the adapter has another ``init``, or an input is not finite.

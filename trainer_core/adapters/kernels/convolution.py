@@ -74,26 +74,13 @@ class Window:
         )
 
     def convolve(self, x: Tensor, weight: Tensor) -> Tensor:
-        """The convolution with another weight.
-
-        Args:
-            x: `[B, groups * in, ...]`.
-            weight: `[out, in * window]`.
-
-        Returns:
-            `[B, out, ...]`.
-        """
+        """The convolution of `[B, groups * in, ...]` with a weight `[out, in * window]`."""
         return self._walk(x, weight, self.groups)
 
     def slide(self, x: Tensor, matrix: Tensor) -> Tensor:
-        """Apply one small convolution to each of n blocks of channels.
+        """Apply one small convolution `[rows, m * window]` to each of n blocks of channels.
 
-        Args:
-            x: `[B, n * m, ...]`.
-            matrix: `[rows, m * window]`.
-
-        Returns:
-            `[B, n, rows, ...]`.
+        Of `[B, n * m, ...]` it makes `[B, n, rows, ...]`.
         """
         width = matrix.shape[1] // math.prod(self.kernel)
         count = x.shape[1] // width
@@ -125,14 +112,10 @@ class Window:
 
 
 def as_matrices(factors: Factors) -> dict[str, Tensor]:
-    """Write factors as those of a matrix ``[out, in * window]``.
+    """Write a layer's factors, as they are trained and filed, as those of ``[out, in * window]``.
 
-    Args:
-        factors: A layer's factors as they are trained and filed; those of a Linear stay the same.
-
-    Returns:
-        Factors without a window, and without a Tucker core: it is multiplied into the factor on
-        its inputs' side, which then has the shape that it has without Tucker.
+    Those of a Linear stay the same. The result has no window and no Tucker core: that is multiplied
+    into the factor on its inputs' side, which then has the shape that it has without Tucker.
     """
     matrices = {name: factor.flatten(1) for name, factor in factors.items()}
     for name, (upper, lower) in CORES.items():
@@ -150,27 +133,17 @@ def as_matrices(factors: Factors) -> dict[str, Tensor]:
 def filed_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
     """The shape in which ComfyUI reads a factor's window: with two axes, whatever the layer has.
 
-    Args:
-        shape: ``(rows, columns, *kernel)``.
-
-    Returns:
-        The same for none or two axes, else ``(rows, columns, window, 1)``.
+    ``(rows, columns, *kernel)`` with none or two axes stays, else ``(rows, columns, window, 1)``.
     """
     rows, columns, *kernel = shape
     return shape if len(kernel) in (0, 2) else (rows, columns, math.prod(kernel), 1)
 
 
 def reshaped(tensors: Factors, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:
-    """Give factors from a file the shapes that a layer's factors have.
+    """Give factors from a file the shapes that a layer's factors have, by their names.
 
     Files write a window flat or with two axes, and a Linear's factors as those of a convolution
-    that sees one place.
-
-    Args:
-        shapes: The wanted shapes by name.
-
-    Returns:
-        Every factor, in the wanted shape where it is that one written otherwise, else as it is.
+    that sees one place. A factor of any other shape stays as it is.
     """
     return {
         name: tensor.reshape(shapes[name])

@@ -221,17 +221,10 @@ class AugmentedWeight:
         self._mark: StorageMark | None = None
 
     def around(self, weight: Tensor, columns: int) -> Tensor:
-        """Weight and free columns as one matrix; moves the weight, which is then held once.
+        """Weight `[out, in]` and free columns as one matrix `[out, in + columns]`.
 
-        A weight that was moved away meanwhile (to another device or dtype, or replaced) gets a new
-        place.
-
-        Args:
-            weight: `[out, in]`, dense.
-            columns: How many columns the adapter needs.
-
-        Returns:
-            `[out, in + columns]`.
+        Moves the dense weight, which is then held once. A weight that was moved away meanwhile (to
+        another device or dtype, or replaced) gets a new place.
         """
         width = weight.shape[1] + columns
         if not self._holds(weight) or weight.stride() != (width, 1):
@@ -252,14 +245,9 @@ class AugmentedWeight:
 
 
 def augment(weight: Tensor, columns: int) -> Tensor:
-    """Copy a weight into a matrix with free columns at its right, for one product of both.
+    """Copy a weight `[out, in]` into a matrix `[out, in + columns]`, for one product of both.
 
-    Args:
-        weight: `[out, in]`.
-        columns: How many columns the adapter needs.
-
-    Returns:
-        `[out, in + columns]`; the free columns are zero.
+    The free columns at its right are zero.
     """
     augmented = weight.new_zeros(weight.shape[0], weight.shape[1] + columns)
     augmented[:, : weight.shape[1]] = weight

@@ -169,8 +169,7 @@ class FileRules(ABC):
     def alpha_rank(self, tensors: Tensors) -> int | None:
         """The number by which ComfyUI's and LyCORIS's readers divide a file's alpha.
 
-        Returns:
-            None when nothing is low-rank, so that alpha is ignored.
+        None when nothing is low-rank, so that alpha is ignored.
         """
         found = (tensors[name].shape[0] for name in self.rank_factors if name in tensors)
         return next(found, None)
@@ -260,14 +259,9 @@ class FileRules(ABC):
         return spectrum_of_product(*self.product(matrices, 1.0))
 
     def fit(self, source: Tensors, fresh: Tensors) -> tuple[dict[str, Tensor], float]:
-        """Bring a layer's matrices to other sizes.
+        """Bring a layer's matrices, in float64, to other sizes; gives the delta's relative error.
 
-        Args:
-            source: Of the layer, float64.
-            fresh: Initial ones of the wanted sizes, whose delta is zero.
-
-        Returns:
-            The closest matrices of the wanted sizes, and the relative error of the delta.
+        Fresh ones are initial ones of the wanted sizes, whose delta is zero.
 
         Raises:
             AdapterError: When no method finds them.
@@ -299,14 +293,10 @@ class FileRules(ABC):
         )
 
     def stack(self, rows: Iterable[int], matrix: Tensor) -> tuple[dict[str, Tensor], float]:
-        """The closest factors of several layers one below the other, which `stacks` does not tell.
+        """The closest factors of layers one below the other, which `stacks` does not tell.
 
-        Args:
-            rows: Of each layer; none of them shares a row of the `row_factors` with another.
-            matrix: All of their deltas; an outline gives outlines.
-
-        Returns:
-            Factors and relative error.
+        And their relative error. None of the layers shares a row of the `row_factors` with another;
+        an outline of all their deltas gives outlines.
         """
         raise NotImplementedError
 

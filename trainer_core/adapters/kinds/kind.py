@@ -150,11 +150,9 @@ class Kind:
         return shapes
 
     def difference(self, factors: Factors, scale: float, weight: Callable[[], Tensor]) -> Tensor:
-        """The weight difference ``[out, in]`` that a layer's factors make of a weight.
+        """The weight difference ``[out, in]`` that factors, as matrices, make of a weight.
 
-        Args:
-            factors: As matrices.
-            weight: Reads the frozen weight; called only by a kind that multiplies it.
+        `weight` reads the frozen weight; only a kind that multiplies it calls that.
         """
         if not self.multiplies:
             return self.delta(factors, scale)
@@ -163,13 +161,10 @@ class Kind:
         return self.apply(columns, factors, scale).t()
 
     def initial_factors(self, plan: LayerPlan, seed: int) -> dict[str, Tensor]:
-        """Initialize a layer's factors.
+        """Initialize a layer's factors: float32 tensors on the CPU, by factor name.
 
-        Each factor has a generator of its own, named by layer and factor, so that the values
-        depend neither on the order of the layers nor on the device.
-
-        Returns:
-            Factor name to a float32 tensor on the CPU.
+        Each factor has a generator of its own, named by layer and factor, so that the values depend
+        neither on the order of the layers nor on the device.
 
         Raises:
             AdapterError: When the kind has no initialization of the wanted name.
@@ -214,14 +209,9 @@ def ratio_scale(factors: Factors, alpha: float, rank: int) -> float:
 
 
 def low_rank_distance(plan: LayerPlan, outputs: int, inputs: int) -> float:
-    """`Kind.distance` of a product of a plan's rank and scale.
+    """`Kind.distance` of a product `[outputs, inputs]` of a plan's rank and scale.
 
     One of its factors starts at zero, the other from ``U(-b, b)`` with b = 1 / sqrt(inputs).
-
-    Args:
-        plan: Has the rank and alpha.
-        outputs: Rows of the product.
-        inputs: Columns of the product.
     """
     turned = MOVED * MOVED * plan.rank * math.sqrt(outputs * inputs)
     return plan.alpha / plan.rank * (MOVED * math.sqrt(outputs * plan.rank / 3) + turned)

@@ -63,13 +63,8 @@ def khatri_rao(factors: Factors) -> tuple[Tensor, Tensor]:
 
     ``(A1 B1) * (A2 B2) = up @ down``, where row i of `up` is the outer product of row i of A1 and
     row i of A2, and column j of `down` that of column j of B1 and column j of B2. It is exact.
-
-    Args:
-        factors: ``hada_w1_a`` and ``hada_w2_a`` `[out, r]`, ``hada_w1_b`` and ``hada_w2_b``
-            `[r, in]`.
-
-    Returns:
-        ``down`` `[r*r, in]` and ``up`` `[out, r*r]`.
+    ``hada_w1_a`` and ``hada_w2_a`` are `[out, r]`, ``hada_w1_b`` and ``hada_w2_b`` `[r, in]`;
+    ``down`` is `[r*r, in]`, ``up`` `[out, r*r]`.
     """
     first_up, second_up = factors["hada_w1_a"], factors["hada_w2_a"]
     first_down, second_down = factors["hada_w1_b"], factors["hada_w2_b"]

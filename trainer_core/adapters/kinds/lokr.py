@@ -34,17 +34,11 @@ from .kind import (
 
 
 def factorize(dimension: int, factor: int) -> tuple[int, int]:
-    """Split a dimension into two factors, the smaller first.
+    """Split a dimension, at least 1, into two factors ``(small, large)``, the smaller first.
 
     A factor that divides the dimension is taken as it is. Otherwise the search walks the divisors
     upwards, towards the most balanced split, and stops at the last one that is not above `factor`.
-
-    Args:
-        dimension: The size to split, at least 1.
-        factor: The wanted size of one factor; -1 asks for the most balanced split.
-
-    Returns:
-        ``(small, large)`` with ``small * large == dimension`` and ``small <= large``.
+    -1 asks for the most balanced split.
 
     Source:
         LyCORIS 4.1.3, ``functional.general.factorization``.

@@ -305,12 +305,9 @@ def diffusers_product(up: Tensor, down: Tensor) -> dict[str, Tensor]:
 
 
 def low_rank_layer(up: Tensor, down: Tensor, kernel: tuple[int, ...] = ()) -> LayerState:
-    """A product as a layer of scale 1, in float32.
+    """`up` `[out, r]` and `down` `[r, in * window]` as a layer of scale 1, in float32.
 
-    Args:
-        up: `[out, r]`.
-        down: `[r, in * window]`.
-        kernel: A convolution's window; empty for a Linear.
+    The kernel is a convolution's window; empty for a Linear.
     """
     rank = down.shape[0]
     tensors = {

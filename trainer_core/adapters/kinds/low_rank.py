@@ -31,14 +31,9 @@ _PLAIN = 1e-2
 
 
 def spectrum_of_product(up: Tensor, down: Tensor) -> Spectrum:
-    """Singular values and vectors of ``up @ down`` without building it.
+    """Singular values and vectors of ``up [out, r] @ down [r, in]`` without building it.
 
-    Args:
-        up: `[out, r]`.
-        down: `[r, in]`.
-
-    Returns:
-        ``u [out, k]``, ``s [k]`` descending, ``vh [k, in]`` with k the smallest of the three sizes.
+    ``u [out, k]``, ``s [k]`` descending, ``vh [k, in]`` with k the smallest of the three sizes.
     """
     left, upper = torch.linalg.qr(up)
     right, lower = torch.linalg.qr(down.t())
@@ -65,14 +60,8 @@ def fit_product(
 ) -> tuple[Tensor, Tensor, float]:
     """Bring a product to another rank: the closest of a smaller one, the same at a larger one.
 
-    Args:
-        up: `[out, r]`.
-        down: `[r, in]`.
-        new_up: What the upper factor has where there is nothing to keep; its columns are the rank.
-        new_down: The same of the lower factor.
-
-    Returns:
-        Upper factor, lower factor, relative error.
+    Factors are `[out, r]` and `[r, in]`; new ones are what they have where there is nothing to
+    keep, and have the rank. Gives upper factor, lower factor, relative error.
     """
     if up.shape[1] <= new_up.shape[1]:
         return (*_padded(up, down, new_up, new_down), 0.0)
@@ -98,15 +87,9 @@ def relative_error(value: Tensor, reference: Tensor) -> float:
 def nearest_kronecker(
     matrix: Tensor, first: tuple[int, int], second: tuple[int, int]
 ) -> tuple[Tensor, Tensor, float]:
-    """Find the Kronecker product of two sizes that is closest to a matrix.
+    """Find the Kronecker product of sizes (a, c) and (b, d) that is closest to `[a * b, c * d]`.
 
-    Args:
-        matrix: `[a * b, c * d]`, float64.
-        first: ``(a, c)``.
-        second: ``(b, d)``.
-
-    Returns:
-        The two factors, of equal norm, and the relative error.
+    The matrix is float64. Gives the two factors, of equal norm, and the relative error.
     """
     rearranged = blocks_as_rows(matrix, first, second)
     left, value, right = leading_pair(rearranged)
@@ -140,10 +123,8 @@ def kronecker_spectrum(first: Spectrum, second: Spectrum, kept: int) -> Spectrum
     """The largest singular values of a Kronecker product with their vectors, and all the others.
 
     They are the products of its factors' singular values, and the vectors the Kronecker products of
-    theirs (Van Loan 2000, "The ubiquitous Kronecker product", section 2).
-
-    Returns:
-        As `spectrum_of_product`, but with vectors for the first `kept` values alone.
+    theirs (Van Loan 2000, "The ubiquitous Kronecker product", section 2). As of
+    `spectrum_of_product`, with vectors for the first `kept` values alone.
     """
     values, order = torch.outer(first[1], second[1]).flatten().sort(descending=True, stable=True)
     of_first, of_second = order[:kept] // len(second[1]), order[:kept] % len(second[1])
@@ -153,14 +134,7 @@ def kronecker_spectrum(first: Spectrum, second: Spectrum, kept: int) -> Spectrum
 
 
 def leading_pair(matrix: Tensor) -> tuple[Tensor, float, Tensor]:
-    """The largest singular value of a matrix and its two vectors.
-
-    Args:
-        matrix: `[rows, columns]`, float64.
-
-    Returns:
-        The left vector, the value, and the right vector.
-    """
+    """The left vector, value and right vector of the largest singular value, in float64."""
     generator = torch.Generator().manual_seed(0)
     u, s, vh = largest_singular(matrix, 1, generator, _SWEEPS, _SETTLED)
     return u[:, 0], float(s[0]), vh[0]

@@ -20,11 +20,7 @@ BLOCKS = "oft_blocks"
 
 
 def block_size(outputs: int, wanted: int) -> int:
-    """The largest size up to a wanted one of which blocks fill the outputs.
-
-    Args:
-        wanted: ``adapter.rank``.
-    """
+    """The largest size up to ``adapter.rank`` of which blocks fill the outputs."""
     return next(size for size in range(min(wanted, outputs), 0, -1) if outputs % size == 0)
 
 
@@ -35,16 +31,10 @@ def square_blocks(blocks: Tensor) -> Tensor:
 
 
 def turns(blocks: Tensor) -> Tensor:
-    """``R - I`` of each block, where R is Cayley's rotation ``(I + Q) (I - Q)^-1``.
+    """``R - I`` of each block ``[n, size^2]``, where R is Cayley's ``(I + Q) (I - Q)^-1``.
 
-    Q is ``B - B^T``. The difference is computed as ``2 (I - Q)^-1 Q``: of a small Q, ``R`` would
-    lose most digits of it beside the ones of I.
-
-    Args:
-        blocks: ``[n, size^2]``.
-
-    Returns:
-        ``[n, size, size]``, at least in float32.
+    ``[n, size, size]``, at least in float32. Q is ``B - B^T``. The difference is computed as ``2 (I
+    - Q)^-1 Q``: of a small Q, ``R`` would lose most digits of it beside the ones of I.
     """
     square = square_blocks(blocks.to(torch.promote_types(blocks.dtype, torch.float32)))
     skew = square - square.mT

@@ -51,11 +51,8 @@ def layer_scale(kind: str, layer: LayerState) -> float:
 def layer_delta(kind: str, layer: LayerState, weight: Tensor | None = None) -> Tensor:
     """The weight difference that a layer's factors stand for, in their own dtype.
 
-    Args:
-        weight: The frozen weight, which only a kind that multiplies it looks at.
-
-    Returns:
-        `[out, in]`; of a convolution its weight as a matrix, `[out, in * window]`.
+    `[out, in]`; of a convolution its weight as a matrix, `[out, in * window]`. Only a kind that
+    multiplies the frozen weight looks at it.
 
     Raises:
         AdapterError: Without the weight that the difference depends on.
@@ -72,9 +69,6 @@ def layer_delta(kind: str, layer: LayerState, weight: Tensor | None = None) -> T
 
 def refuse_multiplying(kind: str, what: str) -> None:
     """Refuse a kind that multiplies the weight where deltas are added, cut or fitted.
-
-    Args:
-        what: What is to be made, for the message.
 
     Raises:
         AdapterError: For such a kind.

@@ -73,11 +73,9 @@ def computes_alone(layer: AdaptedLayer, x: Tensor) -> bool:
 def fusable_base(layer: AdaptedLayer, x: Tensor) -> tuple[Tensor, Tensor | None] | None:
     """Weight and bias of an ordinary frozen Linear in the precision, and on the device, of x.
 
-    It is asked at every call, so that it calls nothing of Python's itself: the module's own
-    dictionaries are where torch keeps these things.
-
-    Returns:
-        None where the base is something else, or wants to be called itself.
+    None where the base is something else, or wants to be called itself. It is asked at every call,
+    so that it calls nothing of Python's itself: the module's own dictionaries are where torch keeps
+    these things.
     """
     base = layer._modules["base_layer"]
     if type(base) is not nn.Linear or base._forward_hooks or base._forward_pre_hooks:
@@ -105,12 +103,7 @@ def without_autocast(device: torch.device) -> AbstractContextManager[object]:
 def keeping_precision(
     convert: Callable[[Tensor], Tensor], kept: Iterable[Tensor]
 ) -> Callable[[Tensor], Tensor]:
-    """Make a conversion move some tensors only, where it would give them fewer bits.
-
-    Args:
-        convert: What ``module.to`` does to every tensor.
-        kept: The tensors, by identity.
-    """
+    """Let `convert`, as ``module.to`` has it, only move kept tensors (ids) that it would cut."""
     own = {id(tensor): tensor for tensor in kept}
 
     def apply(tensor: Tensor) -> Tensor:

@@ -75,14 +75,9 @@ class SharedInput:
         return tuple(layer for layer in self._layers if id(layer) in waiting)
 
     def take(self, layer: AdaptedLayer, x: Tensor) -> Share | None:
-        """What a layer computes its output from.
+        """What a layer, which `computes_alone` and has a `fusable_base`, computes of x `[..., in]`.
 
-        Args:
-            layer: One of the layers, which `computes_alone` and has a `fusable_base`.
-            x: `[..., in]`.
-
-        Returns:
-            None where there is nothing to share, and the layer computes by itself.
+        None where there is nothing to share, and the layer computes by itself.
         """
         # Without gradients, too, so that a pass that is made again for them has the same bits; but
         # tensors of inference mode do not tell when they change.
@@ -258,14 +253,10 @@ def _may_share(layer: AdaptedLayer) -> bool:
 def share_inputs(
     layers: Mapping[str, AdaptedLayer], patterns: Sequence[re.Pattern[str]]
 ) -> tuple[tuple[str, ...], ...]:
-    r"""Let layers that read the same input share it.
+    r"""Let layers that read the same input share it, and give their names, by input.
 
-    Args:
-        patterns: Each matches whole names; layers that one of them matches with the same groups,
-            as ``(.*)\.to_[qkv]`` does, are called with the same input, one after the other.
-
-    Returns:
-        The names of the layers that share, by input.
+    Each pattern matches whole names; layers that one of them matches with the same groups, as
+    ``(.*)\.to_[qkv]`` does, are called with the same input, one after the other.
     """
     found: dict[tuple[Any, ...], list[str]] = {}
     for name, layer in layers.items() if passes_are_told_apart() else ():

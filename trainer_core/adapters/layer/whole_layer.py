@@ -145,11 +145,8 @@ def join_parts(
 ) -> tuple[Selection, tuple[WholeLayer, ...]]:
     """Make one layer of the parts that are only trained together.
 
-    Args:
-        whole: Name of a whole layer to the paths of its parts, in the order of their rows.
-
-    Returns:
-        The selection with whole layers in place of their parts, and these.
+    `whole` is the name of a whole layer to the paths of its parts, in the order of their rows.
+    Gives the selection with whole layers in place of their parts, and these.
 
     Raises:
         AdapterError: When some parts of a layer are chosen and others are not, or one is no Linear.

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from ...errors import ConfigError
 from ...filesystem.text_files import read_text
-from ..dialect import parse_yaml
+from ..yaml_dialect import parse_yaml
 
 PLAN: Mapping[str, str] = {
     "plan.samples": "samples of the own images that a run sees, over the root of their number",
@@ -80,13 +80,10 @@ def read_layers(path: Path) -> Mapping[str, Layer]:
 
 
 def merged(layers: list[Layer]) -> dict[str, Figure]:
-    """Lay figures over each other: the last one wins.
+    """Lay figures over each other, from the most general to the most special.
 
-    One without a reason takes that of the nearest one below which fits its value: of the same
-    value, or a sentence that the value is filled into.
-
-    Args:
-        layers: From the most general to the most special.
+    The last one wins. One without a reason takes that of the nearest one below which fits its
+    value: of the same value, or a sentence that the value is filled into.
     """
     found: dict[str, Figure] = {}
     reasons: dict[str, list[Figure]] = {}

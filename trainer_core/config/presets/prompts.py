@@ -7,8 +7,8 @@ from pathlib import Path
 
 from ...errors import ConfigError
 from ...filesystem.text_files import read_text
-from ..dialect import parse_yaml
 from ..preview import as_text
+from ..yaml_dialect import parse_yaml
 
 _FILE = Path(__file__).with_name("prompts.yaml")
 _MOST = 4
@@ -19,11 +19,8 @@ def preview_prompts(
 ) -> list[str]:
     """Prompts whose images say whether a goal was learned: of the own captions, and others.
 
-    Args:
-        goal: ``person``, ``style``, ``object``, ``edit`` or ``motion``.
-        trigger_word: Stands in front of the others; empty for none.
-        captions: Of the training images, with the trigger word.
-        embedded: Whether the base is the one that ships with the trainer, which knows few words.
+    The captions have the trigger word, which stands in front of the others too. The embedded base
+    knows few words.
     """
     # On one line, as a node takes it, and without flags: captions may end in another program's.
     lines = (as_text(" ".join(caption.split())) for caption in captions)

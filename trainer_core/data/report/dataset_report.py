@@ -46,12 +46,12 @@ class Finding:
     @property
     def title(self) -> str:
         """Number and what is wrong, as ``3 images have no caption``."""
-        said = KINDS[self.kind].said_of(self.count)
+        problem = KINDS[self.kind].said_of(self.count)
         if self.kind == "no_images":
-            return said
+            return problem
         noun = _NOUNS.get(self.kind, "image")
         noun += "s" if noun and self.count != 1 else ""
-        return " ".join(filter(None, (grouped(self.count), noun, said)))
+        return " ".join(filter(None, (grouped(self.count), noun, problem)))
 
     @property
     def remedy(self) -> str:

@@ -11,7 +11,7 @@ from torch import nn
 from ...adapter_files.names.key_map import ComfyuiName
 from ...weights.file_spec import FileSpec
 from ...weights.header import WeightFile
-from ..diffusers_parts import check_heads, layer_names, origin_by_names
+from ..diffusers_parts import check_heads, layer_names, names_in, origin_by_names
 from ..flux_blocks import (
     DOUBLE,
     DOUBLE_MODULATION,
@@ -97,12 +97,7 @@ def settings(file: WeightFile) -> dict[str, Any]:
             "Chroma1-HD or Chroma1-Base",
             "Name a file of one of these as base.path.",
         )
-    native = any(name.startswith(NATIVE_MARKS) for name in file.tensors)
-
-    def at(name: str) -> str:
-        origin = _ORIGIN(name, native)
-        return name if origin is None else origin.name
-
+    at = names_in(file, NATIVE_MARKS, _ORIGIN)
     hidden, channels = file.matrix(at(f"{_MODULATION}.in_proj.weight"))
     return {
         **file_sizes(file, at),

@@ -7,8 +7,8 @@ import re
 from ...diffusion.sigma import ShiftSettings
 from ...weights.base_location import BaseLocation
 from ...weights.file_spec import FolderSpec
+from ..base_names import base_name, distilled_by_name
 from ..diffusers_parts import read_shift
-from ..distilled import base_name, distilled_by_name
 from ..family import Family
 from ..family_specs import BaseFiles, HeaderNames, LatentSpec, LayerSpec, PredictionSpec, TextSpec
 from ..flux_blocks import ATTENTION, MLP, REPEATED_BLOCKS, ROUTED, SHARED_INPUTS

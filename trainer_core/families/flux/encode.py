@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from ...adapter_files.names.text_names import TEXT_ENCODER
+from ...adapter_files.names.text_encoder_names import TEXT_ENCODER
 from ...data.captions.length import CountTokens
-from ...errors import DatasetError
 from ...types import Conditioning
 from ...weights.base_location import BaseLocation
 from ...weights.loading import load_frozen, load_words
+from ..chat_text import require_controls
 from ..diffusers_parts import Vae, area_size, load_tokens
 from ..flux_vae import load_vae
 from ..trainable_text import CLIP_L
@@ -80,13 +80,9 @@ class FluxEncoders:
         return *own, self.text_encoder_2
 
     def encode_image(self, pixels: Tensor) -> Tensor:
-        """Images in [-1, 1] to normalised latents, float32.
+        """Images `[B, 3, H, W]` in [-1, 1] to normalised latents `[B, C, h, w]`, float32.
 
-        Args:
-            pixels: `[B, 3, H, W]`; of the control images of Fill `[B, 4, H, W]`.
-
-        Returns:
-            `[B, C, h, w]`; of transparent images `[B, C + 64, h, w]`.
+        Control images of Fill have transparency, `[B, 4, H, W]`: `[B, C + 64, h, w]`.
         """
         if pixels.shape[1] == 3:
             return self.vae.encode(pixels)
@@ -94,16 +90,11 @@ class FluxEncoders:
 
     @torch.no_grad()
     def encode_text(self, caption: str, controls: Sequence[Image] = ()) -> Conditioning:
-        """Encode a caption.
+        """Encode a caption, which may be empty; the text encoders do not see control images.
 
-        Args:
-            caption: The caption or instruction; may be empty.
-            controls: The control image of the edit variant; the text encoders do not see it.
-
-        Returns:
-            ``text_embeddings`` `[L, D]` of T5 and ``pooled_text`` `[P]` of CLIP, float32; where
-            CLIP is a part of the denoiser, ``clip_tokens`` `[77]` for it. The denoiser attends to
-            the padding as well, as it did when it was trained.
+        ``text_embeddings`` `[L, D]` of T5 and ``pooled_text`` `[P]` of CLIP, float32; where CLIP is
+        a part of the denoiser, ``clip_tokens`` `[77]` for it. The denoiser attends to the padding
+        as well, as it did when it was trained.
 
         Raises:
             DatasetError: When the number of control images does not fit the variant.
@@ -116,7 +107,7 @@ class FluxEncoders:
     ) -> list[Conditioning]:
         """As `encode_text` of each, in one pass of each model: all texts are equally long."""
         for caption, images in zip(captions, controls, strict=True):
-            self._require(caption, len(images))
+            require_controls(caption, len(images), _CONTROLS[self.variant], self.variant)
         length = self.tokenizer.model_max_length
         tokens = self._ids(self.tokenizer, captions, length)
         texts = self.text_encoder_2(self._ids(self.tokenizer_2, captions, self.text_length))[0]
@@ -128,16 +119,6 @@ class FluxEncoders:
             {"text_embeddings": text.float(), name: own}
             for text, own in zip(texts, found, strict=True)
         ]
-
-    def _require(self, caption: str, count: int) -> None:
-        fewest, most = _CONTROLS[self.variant]
-        if not fewest <= count <= most:
-            wanted = f"{most}" if fewest == most else f"at most {most}"
-            raise DatasetError(
-                f"{count} control images for the caption {caption[:60]!r}",
-                f"{wanted}, as the base's variant is {self.variant}",
-                "Correct the control images, or base.variant.",
-            )
 
     def _ids(self, tokenizer: Any, captions: Sequence[str], length: int) -> Tensor:
         tokens = tokenizer(

@@ -20,15 +20,11 @@ MASK = SIDE * SIDE
 
 
 def masked_latents(pixels: Tensor, encode: Callable[[Tensor], Tensor]) -> Tensor:
-    """Encode an image with a transparent area.
+    """Encode an image with a transparent area, `[B, 4, H, W]` in [-1, 1], alpha last.
 
-    Args:
-        pixels: `[B, 4, H, W]` in [-1, 1], the last one alpha; sides are multiples of 8.
-        encode: Pixels `[B, 3, H, W]` to normalised latents `[B, C, h, w]`.
-
-    Returns:
-        `[B, C + 64, h, w]`: latents of the image that is grey where it is mostly transparent, and
-        the mask, 1 where it is to be filled, as it is.
+    Sides are multiples of 8; `encode` makes normalised latents `[B, C, h, w]` of pixels `[B, 3, H,
+    W]`. Gives `[B, C + 64, h, w]`: latents of the image that is grey where it is mostly
+    transparent, and the mask, 1 where it is to be filled, as it is.
     """
     mask = 0.5 - pixels[:, 3:] / 2
     latents = encode(pixels[:, :3] * (1 - mask.round()))

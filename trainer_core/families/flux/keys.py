@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from ...adapter_files.names.key_map import with_text_encoders
-from ...adapter_files.names.text_names import KOHYA_PREFIXES, TEXT_ENCODER
+from ...adapter_files.names.text_encoder_names import KOHYA_PREFIXES, TEXT_ENCODER
 from ...weights.file_spec import FileSpec
 from ...weights.header import WeightFile
-from ..diffusers_parts import check_heads, layer_names, origin_by_names
+from ..diffusers_parts import check_heads, layer_names, names_in, origin_by_names
 from ..flux_blocks import (
     DOUBLE,
     DOUBLE_MODULATION,
@@ -117,15 +117,11 @@ _GUIDANCE = "time_text_embed.guidance_embedder.linear_1.weight"
 
 def settings(file: WeightFile) -> dict[str, Any]:
     """`FileSpec.settings`: dev and Kontext have the same tensors."""
-    native = any(name.startswith(NATIVE_MARKS) for name in file.tensors)
-
-    def at(name: str) -> str:
-        origin = _ORIGIN(name, native)
-        return name if origin is None else origin.name
-
+    at = names_in(file, NATIVE_MARKS, _ORIGIN)
     found = file_sizes(file, at)
     channels, made = found["in_channels"], file.matrix(at("proj_out.weight"))[0]
-    if channels != made and not _is_fill(channels, made):
+    # FLUX.1 Fill reads latents of an image and a mask beside the noisy ones.
+    if channels not in (made, 2 * made + _MASK):
         raise file.broken(
             f"it reads {channels} values for each patch and predicts {made}, as FLUX.1 Canny and "
             "Depth do",
@@ -137,11 +133,6 @@ def settings(file: WeightFile) -> dict[str, Any]:
     guided = at(_GUIDANCE) in file.tensors
     more = {"pooled_projection_dim": pooled, "guidance_embeds": guided}
     return {**found, **more, **({} if channels == made else {"out_channels": made})}
-
-
-def _is_fill(channels: int, made: int) -> bool:
-    """Whether so many values of a patch are noisy latents, latents of an image, and a mask."""
-    return channels == 2 * made + _MASK
 
 
 def fills(file: WeightFile) -> bool:

@@ -14,6 +14,7 @@ from ..diffusers_parts import (
     inner_module,
     pack,
     pipeline_time,
+    takes_guidance,
     text_shapes,
     unpack,
 )
@@ -61,11 +62,6 @@ def predict(
         return_dict=False,
     )[0]
     return unpack(output, *noisy.shape[-2:]).to(noisy.dtype)
-
-
-def takes_guidance(transformer: nn.Module) -> bool:
-    """Whether it is conditioned on a guidance value: dev and Kontext are, schnell is not."""
-    return bool(inner_module(transformer).config.guidance_embeds)
 
 
 def conditioning_shapes(config: Mapping[str, Any], tokens: int) -> dict[str, tuple[int, ...]]:

@@ -8,8 +8,8 @@ from ...diffusion.sigma import ShiftSettings
 from ...weights.base_location import BaseLocation
 from ...weights.diffusers_folder import read_json
 from ...weights.header import open_weights
+from ..base_names import distilled_by_name, says_not_distilled
 from ..diffusers_parts import read_shift
-from ..distilled import distilled_by_name, says_not_distilled
 from .keys import FILE
 
 _ADVICE = (

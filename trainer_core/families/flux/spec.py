@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ...weights.file_spec import FolderSpec
+from ..diffusers_parts import takes_guidance
 from ..family import Family
 from ..family_specs import BaseFiles, HeaderNames, LatentSpec, LayerSpec, PredictionSpec, TextSpec
 from ..flux_blocks import ATTENTION, MLP, REPEATED_BLOCKS, ROUTED, SHARED_INPUTS, UNEXPORTABLE
@@ -11,7 +12,7 @@ from ..trainable_text import CLIP_L
 from .encode import control_size, load_encoders, load_token_counter
 from .graph import GRAPH
 from .keys import FILE, KEY_MAP, detect, published_sizes
-from .predict import conditioning_shapes, predict, takes_guidance
+from .predict import conditioning_shapes, predict
 from .schnell import distilled, shift, trained_shift
 
 _MODULATION = (

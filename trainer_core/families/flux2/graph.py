@@ -3,28 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from functools import partial
-from typing import Any
 
-from torch import Tensor
-
-from ...types import Conditioning
 from ...weights.base_location import BaseLocation
 from ..chat_text import ChatText, count_rows, cut_rows
 from ..graph_spec import ClipSpec, GraphSpec, VaeSpec
 from .encode import CONTROLS, MISTRAL, QWEN, text_width
 
 _TEXT_LENGTH = 512
-
-
-def _options(part: str, length: int | None) -> dict[str, Any]:
-    return {f"{part}_min_length": length or 1}
-
-
-def _all_tokens(text: Tensor, extra: Mapping[str, Any]) -> Conditioning:
-    """`ClipSpec.conditioning`: ``text_embeddings`` `[L, D]`, padding among them."""
-    return {"text_embeddings": text}
 
 
 def _clip(base: str, part: str, chat: ChatText, file: str) -> ClipSpec:
@@ -39,10 +24,10 @@ def _clip(base: str, part: str, chat: ChatText, file: str) -> ClipSpec:
         title=f"the CLIP of {base}: {part}, loaded as type flux2",
         remedy=f"Use Load CLIP, type flux2, with {file}, which is for {base}.",
         text_length=_TEXT_LENGTH,
-        options=partial(_options, part) if chat.padded else lambda length: {},
+        options=lambda length: {f"{part}_min_length": length or 1} if chat.padded else {},
         read=cut_rows,
         count=count_rows,
-        conditioning=_all_tokens,
+        conditioning=lambda text, extra: {"text_embeddings": text},  # `[L, D]`, with padding
     )
 
 

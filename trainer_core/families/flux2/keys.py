@@ -13,7 +13,7 @@ from typing import Any
 from ...adapter_files.names.key_map import ComfyuiName
 from ...weights.file_spec import FileSpec
 from ...weights.header import WeightFile
-from ..diffusers_parts import check_heads, layer_names, origin_by_names
+from ..diffusers_parts import check_heads, layer_names, names_in, origin_by_names
 from ..flux_blocks import (
     DOUBLE,
     DOUBLE_MODULATION,
@@ -147,12 +147,7 @@ _ORIGIN = origin_by_names(KEY_MAP)
 
 def settings(file: WeightFile) -> dict[str, Any]:
     """`FileSpec.settings`: sizes, and whether it is conditioned on guidance, as dev alone is."""
-    native = any(name.startswith(NATIVE_MARKS) for name in file.tensors)
-
-    def at(name: str) -> str:
-        origin = _ORIGIN(name, native)
-        return name if origin is None else origin.name
-
+    at = names_in(file, NATIVE_MARKS, _ORIGIN)
     guidance = at("time_guidance_embed.guidance_embedder.linear_1.weight")
     return {**file_sizes(file, at), "guidance_embeds": guidance in file.tensors}
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from ...types import Conditioning
-from ..diffusers_parts import computing_dtype, inner_module, pipeline_time
+from ..diffusers_parts import computing_dtype, pipeline_time, takes_guidance
 
 _TEXT_LENGTH = 512
 """Text tokens that the denoiser is given at least."""
@@ -67,11 +67,6 @@ def pad_text(embeddings: Sequence[Tensor]) -> Tensor:
     """
     length = max(_TEXT_LENGTH, *(len(text) for text in embeddings))
     return torch.stack([pad(text, (0, 0, length - len(text), 0)) for text in embeddings])
-
-
-def takes_guidance(transformer: nn.Module) -> bool:
-    """Whether it is conditioned on a guidance value: dev is, klein is not."""
-    return bool(inner_module(transformer).config.guidance_embeds)
 
 
 def _positions(counts: tuple[int, ...], device: torch.device, first: int = 0) -> Tensor:

@@ -10,15 +10,15 @@ from ...diffusion.sigma import ShiftSettings
 from ...weights.base_location import BaseLocation
 from ...weights.diffusers_folder import read_json
 from ...weights.file_spec import FolderSpec
-from ..diffusers_parts import read_shift
-from ..distilled import base_name, distilled_by_name, says_not_distilled
+from ..base_names import base_name, distilled_by_name, says_not_distilled
+from ..diffusers_parts import read_shift, takes_guidance
 from ..family import Family
 from ..family_specs import BaseFiles, HeaderNames, LatentSpec, LayerSpec, PredictionSpec, TextSpec
 from ..flux_blocks import ATTENTION, REPEATED_BLOCKS, ROUTED, SHARED_INPUTS, UNEXPORTABLE
 from .encode import control_size, latents, load_encoders, load_token_counter, load_vae
 from .graph import GRAPH
 from .keys import FILE, KEY_MAP, detect, published_sizes
-from .predict import predict, takes_guidance
+from .predict import predict
 
 # Attention and MLP of a single block are one layer at its beginning and one at its end.
 _SINGLE = r"single_transformer_blocks\.\d+\.attn\.(to_qkv_mlp_proj|to_out)"
@@ -74,11 +74,6 @@ def _mu(tokens: int, steps: int) -> float:
         return many
     slope = (many - few) / 190
     return slope * steps + many - 200 * slope
-
-
-def _shift(location: BaseLocation, steps: int) -> ShiftSettings:
-    """`PredictionSpec.shift`."""
-    return replace(read_shift(location), mu=partial(_mu, steps=steps))
 
 
 def _distilled(location: BaseLocation) -> str:
@@ -143,7 +138,7 @@ FAMILY = Family(
     prediction=PredictionSpec(
         predict=predict,
         takes_guidance=takes_guidance,
-        shift=_shift,
+        shift=lambda location, steps: replace(read_shift(location), mu=partial(_mu, steps=steps)),
         trained_shift=lambda location: _TRAINED_SHIFT,
     ),
     load_encoders=load_encoders,

@@ -14,7 +14,7 @@ from typing import Any
 from ...adapter_files.names.key_map import ComfyuiName
 from ...weights.file_spec import FileSpec, Origin
 from ...weights.header import WeightFile
-from ..diffusers_parts import check_heads, layer_names
+from ..diffusers_parts import check_heads, layer_names, names_in
 from ..published_sizes import PublishedSizes
 
 _IN_BLOCKS = {
@@ -129,11 +129,7 @@ _MARKS = ("blocks.", "txtfusion.")
 
 def settings(file: WeightFile) -> dict[str, Any]:
     """`FileSpec.settings`: raw and turbo have the same tensors."""
-    native = any(name.startswith(_MARKS) for name in file.tensors)
-
-    def at(name: str) -> str:
-        found = origin(name, native)
-        return name if found is None else found.name
+    at = names_in(file, _MARKS, origin)
 
     def attention(block: str) -> tuple[int, int, int]:
         """Values of a head, heads, and heads of keys and values."""
@@ -147,7 +143,7 @@ def settings(file: WeightFile) -> dict[str, Any]:
     _, text_heads, text_shared = attention(text)
     return {
         "in_channels": file.matrix(at("img_in.weight"))[1],
-        "num_layers": file.count("blocks" if native else "transformer_blocks"),
+        "num_layers": file.count(at("transformer_blocks.0.attn.to_q.weight").partition(".")[0]),
         "attention_head_dim": head,
         "num_attention_heads": heads,
         "num_key_value_heads": shared,

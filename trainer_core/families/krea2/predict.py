@@ -14,6 +14,7 @@ from ...diffusion.sigma import ShiftSettings
 from ...types import Conditioning
 from ...weights.base_location import BaseLocation
 from ...weights.diffusers_folder import read_json
+from ..base_names import base_name, distilled_by_name, says_not_distilled
 from ..diffusers_parts import (
     computing_dtype,
     inner_module,
@@ -22,7 +23,6 @@ from ..diffusers_parts import (
     read_shift,
     unpack,
 )
-from ..distilled import base_name, distilled_by_name, says_not_distilled
 
 _TURBO_MU = 1.15
 _TURBO = re.compile(r"(?<![a-z])turbo(?![a-z])")

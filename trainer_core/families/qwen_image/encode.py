@@ -14,7 +14,7 @@ from ...errors import DatasetError
 from ...types import Conditioning
 from ...weights.base_location import BaseLocation
 from ...weights.loading import load_frozen, load_words
-from ..chat_text import image_places, text_batch
+from ..chat_text import image_places, refuse_image_token, text_batch
 from ..diffusers_parts import Vae, area_size, load_tokens
 from ..qwen_vae import load_vae
 
@@ -52,14 +52,9 @@ _SEEN_AREA = 384 * 384
 
 
 def prompt_text(variant: str, caption: str, counts: Sequence[int]) -> str:
-    """What the text encoder reads.
+    """What the text encoder reads: the chat template of the variant, filled in.
 
-    Args:
-        variant: ``generate``, ``edit``, ``edit_plus`` or ``layered``.
-        counts: Number of image tokens of each control image.
-
-    Returns:
-        The chat template of the variant, filled in.
+    `counts` are numbers of image tokens, of each control image.
     """
     if variant not in SHOWS_IMAGES:
         return f"{_SYSTEM}{_DESCRIBE}{_USER}{caption}{_END}"
@@ -106,13 +101,9 @@ class QwenEncoders:
     def encode_text(self, caption: str, controls: Sequence[Image] = ()) -> Conditioning:
         """Encode a caption, for edit variants together with its control images.
 
-        Args:
-            caption: The caption or instruction; may be empty.
-            controls: The control images, RGB and upright; edit variants also encode a caption
-                without any, for a denoiser that is given none (`WITHOUT_IMAGES`).
-
-        Returns:
-            ``text_embeddings`` `[L, D]`, float32, without the template's prefix.
+        The caption may be empty; images are RGB and upright. Edit variants also encode a caption
+        without any, for a denoiser that is given none (`WITHOUT_IMAGES`). ``text_embeddings`` `[L,
+        D]`, float32, without the template's prefix.
 
         Raises:
             DatasetError: When the number of images does not fit the variant, or the caption has
@@ -194,12 +185,8 @@ class QwenEncoders:
                 "Set base.variant to edit for one and edit_plus for several, or correct the "
                 "control images.",
             )
-        if self.variant in SHOWS_IMAGES and IMAGE in caption:
-            raise DatasetError(
-                f"the caption {caption[:60]!r} has {IMAGE}",
-                "a caption without the token that stands for an image",
-                "Take it out; the control images are put in by the trainer.",
-            )
+        if self.variant in SHOWS_IMAGES:
+            refuse_image_token(caption, IMAGE)
 
 
 def load_encoders(

@@ -20,6 +20,7 @@ from ..chat_text import (
     dropped_tokens,
     hidden_states,
     image_places,
+    refuse_image_token,
     require_controls,
     text_batch,
     text_part,
@@ -50,11 +51,9 @@ load_vae = partial(load_vae_of, "diffusers.AutoencoderKLQwenImage21", qwen_vae)
 
 
 def prompt_text(caption: str, counts: Sequence[int]) -> str:
-    """What the text encoder reads.
+    """What the text encoder reads; an empty caption is a space, as in the pipeline.
 
-    Args:
-        caption: The caption or instruction; an empty one is read as a space, as in the pipeline.
-        counts: Number of image tokens of each reference image.
+    `counts` are numbers of image tokens, of each reference image.
     """
     shown = " ".join(
         f"<image{number}><|vision_start|>{IMAGE * count}<|vision_end|>"
@@ -97,14 +96,9 @@ class Qwen21Encoders:
     def encode_text(self, caption: str, controls: Sequence[Image] = ()) -> Conditioning:
         """Encode a caption, for the edit variant together with its reference images.
 
-        Args:
-            caption: The caption or instruction; may be empty.
-            controls: The reference images, RGB and upright, of the size that the VAE gets.
-
-        Returns:
-            ``text_embeddings`` `[L, D]`, float32, and before it the text before each image
-            (`BEFORE_IMAGE`). The rows of the images are left out: the denoiser has their latents
-            there.
+        The caption may be empty; images are RGB and upright, of the size that the VAE gets.
+        ``text_embeddings`` `[L, D]`, float32, and before it the text before each image
+        (`BEFORE_IMAGE`). The rows of the images are left out: the denoiser has their latents there.
 
         Raises:
             DatasetError: When the number or the size of the images does not fit, or the caption has
@@ -160,12 +154,7 @@ class Qwen21Encoders:
 
 
 def _check(caption: str, controls: Sequence[Image]) -> None:
-    if IMAGE in caption:
-        raise DatasetError(
-            f"the caption {caption[:60]!r} has {IMAGE}",
-            "a caption without the token that stands for an image",
-            "Take it out; the control images are put in by the trainer.",
-        )
+    refuse_image_token(caption, IMAGE)
     for image in controls:
         if image.width % _SIDE or image.height % _SIDE:
             raise DatasetError(

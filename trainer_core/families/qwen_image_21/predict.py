@@ -127,18 +127,9 @@ def joint_forward(
 ) -> tuple[Tensor]:
     """What Diffusers' model computes, told where the images are instead of looking for them.
 
-    It looks for them in a mask on the device, and waits for it several times a step.
-
-    Args:
-        hidden_states: As there.
-        encoder_hidden_states: As there; rows in an image's place are not read.
-        timestep: As there.
-        img_shapes: As there.
-        attention_kwargs: Text tokens before each image.
-        others: Not read.
-
-    Returns:
-        `[B, h w, C]` of the target alone.
+    It looks for them in a mask on the device, and waits for it several times a step. Arguments are
+    as there, but text in an image's place is not read, and `attention_kwargs` has the text tokens
+    before each image. `[B, h w, C]` of the target alone.
     """
     runs, shapes = attention_kwargs[_RUNS], img_shapes[0]
     image, text = model.img_in(hidden_states), model.txt_in(encoder_hidden_states)
@@ -169,19 +160,11 @@ def joint_forward(
 
 
 def rotary(rope: Any, runs: Sequence[int], shapes: Sequence[Shape], device: torch.device) -> Tensor:
-    """The rotary positions of the sequence.
+    """The rotary positions of the sequence, `[S, D / 2]`, complex, with runs of text before images.
 
     A text's tokens advance on all three axes. An image stays where the text before it has come to
     on the first axis, and has its rows and columns around 0 on the others; what follows goes on
-    behind its longer side.
-
-    Args:
-        rope: Diffusers' module, whose tables are not read.
-        runs: Text tokens before each image.
-        device: Where the positions are wanted.
-
-    Returns:
-        `[S, D / 2]`, complex.
+    behind its longer side. Tables of Diffusers' module are not read.
     """
     axes: tuple[list[Tensor], ...] = ([], [], [])
     position = 0
@@ -204,8 +187,3 @@ def rotary(rope: Any, runs: Sequence[int], shapes: Sequence[Shape], device: torc
         turns.append(torch.outer(torch.cat(axis), 1.0 / torch.pow(rope.theta, share)))
     angles = torch.cat(turns, dim=-1)
     return torch.polar(torch.ones_like(angles), angles)
-
-
-def conditioning_shapes(config: Mapping[str, Any], tokens: int) -> dict[str, tuple[int, ...]]:
-    """`TextSpec.conditioning_shapes`."""
-    return {"text_embeddings": (tokens, config["context_in_dim"])}

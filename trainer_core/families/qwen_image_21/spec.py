@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
 
 from ...diffusion.sigma import ShiftSettings
 from ...weights.base_location import BaseLocation
 from ...weights.diffusers_folder import read_json
 from ...weights.file_spec import FolderSpec
-from ..diffusers_parts import read_shift
-from ..distilled import distilled_by_name
+from ..base_names import distilled_by_name
+from ..diffusers_parts import read_shift, text_shapes
 from ..family import Family
 from ..family_specs import (
     BaseFiles,
@@ -23,7 +24,7 @@ from ..family_specs import (
 from ..qwen_vae import latents
 from .encode import load_encoders, load_token_counter, load_vae
 from .keys import FILE, KEY_MAP, detect, published_sizes
-from .predict import conditioning_shapes, predict, prepare
+from .predict import predict, prepare
 
 _ATTENTION = r"transformer_blocks\.\d+\.attn\.(to_[qkv]|to_out\.0)"
 _MLP = r"transformer_blocks\.\d+\.img_mlp\.(gate_layer|proj|out)"
@@ -77,7 +78,7 @@ FAMILY = Family(
     text=TextSpec(
         length=1024,
         load_token_counter=load_token_counter,
-        conditioning_shapes=conditioning_shapes,
+        conditioning_shapes=partial(text_shapes, width="context_in_dim"),
         shown=frozenset({"edit_plus"}),
     ),
     latents=LatentSpec(

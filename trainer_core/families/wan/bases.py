@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 
 from ...config import BaseSection, RunConfig
+from ...config.base_path import DENOISERS, names_hub, split_denoiser, split_hub
 from ...errors import BaseModelError
 from ...types import FrameGrid, StartFrames
-from ...weights.base_path import DENOISERS, names_hub, split_denoiser, split_hub
 from ...weights.diffusers_folder import read_json
 from ...weights.header import open_weights
-from ..experts import HIGH, LOW, named_role, names_one_of_two
+from ..base_names import HIGH, LOW, named_role, names_one_of_two
 from ..family_specs import LatentSpec, SecondBase
 from .folder import REMEDY_OF_TWO, boundary, check_folder
 from .keys import OF_5B, settings, start_channels

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ...config.base_path import DENOISERS
 from ...errors import BaseModelError
-from ...weights.base_path import DENOISERS
 from ...weights.diffusers_folder import read_json
 from .keys import start_channels
 
@@ -21,8 +21,7 @@ _REMEDY = "Train it in ComfyUI, through Base From Model, or name a folder of Wan
 def boundary(folder: Path) -> float | None:
     """The noise level at which a folder's pipeline goes over from one denoiser to the other.
 
-    Returns:
-        None where it has one denoiser.
+    None where it has one denoiser.
 
     Raises:
         BaseModelError: When it has two, and says no level between 0 and 1, or nothing that can be

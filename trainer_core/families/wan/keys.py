@@ -14,10 +14,10 @@ from typing import Any
 from torch import nn
 
 from ...adapter_files.names.key_map import ComfyuiName
-from ...adapter_files.names.video_names import VIDEO_MODELS
+from ...adapter_files.names.video_model_names import VIDEO_MODELS
 from ...weights.file_spec import FileSpec, Origin
 from ...weights.header import WeightFile
-from ..diffusers_parts import layer_names, origin_by_names
+from ..diffusers_parts import layer_names, names_in, origin_by_names
 from ..published_sizes import PublishedSizes
 
 _OF_OTHERS = re.compile("vace|patch_embedding")
@@ -108,12 +108,7 @@ def settings(file: WeightFile) -> dict[str, Any]:
         BaseModelError: When the model is given more than a text: an image, a clip, a sound; or its
             heads are not those of the published models.
     """
-    native = any(name.startswith(_MARKS) for name in file.tensors)
-
-    def at(name: str) -> str:
-        found = origin(name, native)
-        return name if found is None else found.name
-
+    at = names_in(file, _MARKS, origin)
     width, text = file.matrix(at("condition_embedder.text_embedder.linear_1.weight"))
     channels = file.matrix(at("proj_out.weight"))[0] // _MERGED
     read = channels_of(file)

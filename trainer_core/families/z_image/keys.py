@@ -16,7 +16,7 @@ from typing import Any
 from ...adapter_files.names.key_map import ComfyuiName
 from ...weights.file_spec import FileSpec
 from ...weights.header import WeightFile
-from ..diffusers_parts import layer_names, origin_by_names
+from ..diffusers_parts import layer_names, names_in, origin_by_names
 from ..published_sizes import PublishedSizes
 
 STACKS = ("noise_refiner", "context_refiner", "layers")
@@ -136,12 +136,7 @@ def settings(file: WeightFile) -> dict[str, Any]:
                 "Z-Image base",
                 "Name a file of Z-Image base as base.path: z_image_bf16.safetensors.",
             )
-    native = FILE.is_native(file.tensors)
-
-    def at(name: str) -> str:
-        origin = _ORIGIN(name, native)
-        return name if origin is None else origin.name
-
+    at = names_in(file, _NATIVE_MARKS, _ORIGIN)
     width, channels = file.matrix(at("all_x_embedder.2-1.weight"))
     head = file.length(at("layers.0.attention.norm_q.weight"))
     heads = width // head if head else 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -49,8 +49,3 @@ def predict(
         return_dict=False,
     )[0]
     return -torch.stack(images).squeeze(2).to(noisy.dtype)
-
-
-def conditioning_shapes(config: Mapping[str, Any], tokens: int) -> dict[str, tuple[int, ...]]:
-    """`TextSpec.conditioning_shapes`."""
-    return {"text_embeddings": (tokens, config["cap_feat_dim"])}

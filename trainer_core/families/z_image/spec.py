@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from ...diffusion.sigma import ShiftSettings
 from ...weights.base_location import BaseLocation
 from ...weights.file_spec import FolderSpec
-from ..distilled import distilled_by_name, says_not_distilled
+from ..base_names import distilled_by_name, says_not_distilled
+from ..diffusers_parts import text_shapes
 from ..family import Family
 from ..family_specs import (
     BaseFiles,
@@ -20,7 +23,7 @@ from ..flux_vae import load_vae
 from .encode import load_encoders, load_token_counter
 from .graph import GRAPH
 from .keys import FILE, KEY_MAP, STACKS, detect, published_sizes
-from .predict import conditioning_shapes, predict, prepare
+from .predict import predict, prepare
 
 _ATTENTION = r"layers\.\d+\.attention\.(to_[qkv]|to_out\.0)"
 _MLP = r"layers\.\d+\.feed_forward\.w[123]"
@@ -70,7 +73,7 @@ FAMILY = Family(
         # What Diffusers' pipeline cuts at; ComfyUI cuts nothing.
         length=512,
         load_token_counter=load_token_counter,
-        conditioning_shapes=conditioning_shapes,
+        conditioning_shapes=partial(text_shapes, width="cap_feat_dim"),
     ),
     latents=LatentSpec(
         size_multiple=16,

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ...adapter_files.read.adapter_file import adapter_files
+from ...adapter_files.read.read_adapter import adapter_files
 from ...config import BaseSection
 from ...data.file_memory import hash_file
 from ...errors import BaseModelError

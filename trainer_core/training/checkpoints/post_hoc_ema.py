@@ -15,12 +15,12 @@ from torch import Tensor
 
 from ...adapter_files.metadata import SETTINGS_KEY, kept_header, own_facts
 from ...adapter_files.names.key_map import KeyMap
-from ...adapter_files.write.adapter_file import layout_name, write_adapter
+from ...adapter_files.write.write_adapter import layout_name, write_adapter
 from ...adapters.init.decomposed import joined
 from ...config import RunConfig
 from ...errors import CheckpointError, InputError
-from ...families.lent import GRAPH_MODEL
-from ...families.lent_family import named_family
+from ...families.graph_model_denoiser import GRAPH_MODEL
+from ...families.graph_model_family import named_family
 from ...families.registry import get_family
 from ...tensors.safetensors_reader import TensorFile, open_tensors
 from ...types import AdapterState, LayerState

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from ...adapters import AttachedAdapter
+from ...adapters.max_weight_norm import WeightNormLimit
 from ...adapters.parameter_groups import parameter_groups
-from ...adapters.weight_norm import WeightNormLimit
 from ...config import OptimizerSection
 from ...diffusion.weighting import LearnedWeight
 from ...errors import InputError

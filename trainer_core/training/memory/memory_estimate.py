@@ -18,14 +18,13 @@ from pathlib import Path
 
 import torch
 
-from ...bases.base_adapters import outline_base_adapters
 from ...bases.locate import locate_base
+from ...bases.read_base_adapters import outline_base_adapters
 from ...config import MemorySection, RunConfig
 from ...data.cache.build_cache import cache_folder
 from ...data.cache.cached_item import CachedItem
 from ...device import DTYPES, resolve_precision
 from ...errors import RunError
-from ...families.filled import control_shape
 from ...families.registry import get_family
 from ...families.trainable_text import with_text
 from ...offload.empty_base import EmptyBase, bytes_on_device, empty_base
@@ -136,7 +135,7 @@ def run_simulation(
     target, *controls = images
     latents = (
         base.family.latent_shape(base.location, target.width, target.height, layers, target.frames),
-        *(control_shape(base.family, base.location, e.width, e.height) for e in controls),
+        *(base.family.control_shape(base.location, e.width, e.height) for e in controls),
     )
     tokens = base.location.text_length if text is None else text
     dtype = _dtype(config, device)

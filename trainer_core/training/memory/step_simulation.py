@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from torch._subclasses import FakeTensorMode
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 
-from ...adapter_files.factors.base_adapters import BaseAdapterFile, put_on_base
+from ...adapter_files.factors.put_on_base import BaseAdapterFile, put_on_base
 from ...adapters import AttachedAdapter
 from ...adapters.parameter_groups import parameter_groups
 from ...config import MemorySection, RunConfig

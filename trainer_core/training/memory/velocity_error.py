@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...adapter_files.factors.base_adapters import put_on_base
-from ...bases.base_adapters import read_base_adapters
+from ...adapter_files.factors.put_on_base import put_on_base
 from ...bases.locate import locate_base
+from ...bases.read_base_adapters import read_base_adapters
 from ...config import RunConfig
 from ...counters import counter_seed
 from ...data.batch_plan import BatchPlan

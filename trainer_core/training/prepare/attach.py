@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from ...adapter_files.write.adapter_file import check_layouts
+from ...adapter_files.write.write_adapter import check_layouts
 from ...adapters import AttachedAdapter, attach
 from ...adapters.warm_start import require_start
 from ...config import RunConfig

@@ -11,14 +11,14 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from ...adapter_files.factors.base_adapters import BaseAdapters, put_on_base
-from ...adapter_files.names.text_names import is_text_layer
-from ...adapter_files.write.adapter_file import check_layouts
+from ...adapter_files.factors.put_on_base import BaseAdapters, put_on_base
+from ...adapter_files.names.text_encoder_names import is_text_layer
+from ...adapter_files.write.write_adapter import check_layouts
 from ...adapters import AttachedAdapter
+from ...adapters.max_weight_norm import WeightNormLimit, weight_norms
 from ...adapters.parameter_groups import pace_notes, parameter_groups
 from ...adapters.warm_start import start_from
-from ...adapters.weight_norm import WeightNormLimit, weight_norms
-from ...bases.base_adapters import read_base_adapters
+from ...bases.read_base_adapters import read_base_adapters
 from ...config import OptimizerSection, RunConfig
 from ...config.defaults import run_length
 from ...config.optimizer import waits_note

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from ...config import MemorySection, RunConfig
+from ...config.base_path import names_hub
 from ...config.defaults import with_length
 from ...device import resolve_device
 from ...errors import ConfigError
 from ...families.family import NAME_THE_OTHER, Family
-from ...families.lent import OF_FILES
+from ...families.graph_model_denoiser import OF_FILES
 from ...families.trainable_text import with_text
 from ...inference.encoders import check_frames
 from ...inference.second_model import locate_second
@@ -15,7 +16,6 @@ from ...offload.block_selection import chosen_blocks, swapped_blocks
 from ...offload.empty_base import empty_base
 from ...types import AdapterState
 from ...weights.base_location import BaseLocation
-from ...weights.base_path import names_hub
 from ..checkpoints.base_adapter_marks import base_adapter_marks
 from ..checkpoints.settings_changes import CONTENTS, compared_settings
 from ..observer import SilentObserver

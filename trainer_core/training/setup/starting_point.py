@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from ...adapter_files.factors.fused_layers import refuse_undivided
+from ...adapter_files.names.key_layouts import DROP
 from ...adapter_files.names.key_map import KeyMap
-from ...adapter_files.names.key_parsing import DROP
-from ...adapter_files.names.text_names import text_layers
-from ...adapter_files.read.adapter_file import adapter_files
-from ...bases.family_adapter import read_of_family
+from ...adapter_files.names.text_encoder_names import text_layers
+from ...adapter_files.read.read_adapter import adapter_files
+from ...bases.read_family_adapter import read_of_family
 from ...config import RunConfig
 from ...config.defaults import run_length, with_length
 from ...data.file_memory import hash_file

@@ -12,10 +12,10 @@ from typing import Any
 from pydantic.fields import FieldInfo
 
 from ...config import RunConfig
-from ...config.dialect import format_value, parse_yaml
 from ...config.problems import unknown_setting
 from ...config.run import find_setting, walk_settings
 from ...config.section import section_of, traits_of
+from ...config.yaml_dialect import format_value, parse_yaml
 from ...errors import ConfigError
 from ...families.run_files import load_config
 from ...filesystem.file_names import LONGEST_NAME, name_mistake

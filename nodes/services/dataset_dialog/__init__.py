@@ -1,0 +1,1 @@
+"""The dataset at a node: its strip and dialog, dropped files, and edited captions."""

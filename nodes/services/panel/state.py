@@ -1,0 +1,152 @@
+"""What the panel shows of one train node's last run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from .history import POINTS, HeldOut, Place, read_history, thinned_losses
+from .prompt_settings import Asked
+
+_KEPT = {"choices": list, "warnings": list, "notes": list, "memory": dict, "layers": list}
+
+
+@dataclass(slots=True)
+class RunState:
+    """One train node's last run, as the panel shows it.
+
+    Attributes:
+        workflow: The id of the workflow that it was started from; empty where it is not known.
+        run: Its name and version, such as ``my_adapter/v0``; empty as long as it has no folder.
+        seed: What decides which run it is; None where it is not known.
+        resumable: Whether there is a checkpoint that it can go on from.
+        points: Step, loss and learning rate; thinned when there are many.
+        held_out: The losses on held-out and trained images; thinned, too.
+        samples: Preview images with their step, prompt and its index, and place.
+        error: What was found, expected and is to do, when it failed with an error of ours.
+        warnings: What the person can do something about.
+        notes: What is good to know.
+        advice: Faults that have a remedy, as `Advised` has them, as JSON values.
+        memory: Where the run keeps what, as JSON values; None as long as nothing was planned.
+        layers: Each kind of layer with an adapter, a line each; empty before it is attached.
+        choices: What a preset chose and why: ``setting``, ``value`` and ``why`` of each.
+        returns: How often it has gone back to an older state; what is shown of another course is
+            none of this one's.
+        encoded: How many images and captions of how many are encoded; empty before.
+        asked: The settings that it was asked for; None where they are not known.
+    """
+
+    node_id: str
+    prompt_id: str
+    name: str
+    steps: int
+    workflow: str = ""
+    run: str = ""
+    seed: int | None = None
+    resumable: bool = False
+    status: str = "loading"
+    step: int = 0
+    points: list[tuple[int, float, float]] = field(default_factory=list)
+    held_out: list[HeldOut] = field(default_factory=list)
+    samples: list[dict[str, Any]] = field(default_factory=list)
+    step_seconds: float = 0.0
+    message: str = ""
+    error: dict[str, str] | None = None
+    warnings: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    advice: list[dict[str, Any]] = field(default_factory=list)
+    memory: dict[str, Any] | None = None
+    layers: list[str] = field(default_factory=list)
+    choices: list[dict[str, str]] = field(default_factory=list)
+    returns: int = 0
+    encoded: list[int] = field(default_factory=list)
+    asked: Asked | None = None
+
+    def address(self) -> dict[str, Any]:
+        """What every event says of itself."""
+        return {
+            "node_id": self.node_id,
+            "prompt_id": self.prompt_id,
+            "name": self.name,
+            "workflow": self.workflow,
+            "run": self.run,
+        }
+
+    def snapshot(self) -> dict[str, Any]:
+        """The whole state as JSON values."""
+        return {
+            **self.address(),
+            **self.progress(self.points, self.held_out),
+            "seed": self.seed,
+            "resumable": self.resumable,
+            "samples": list(self.samples),
+            "warnings": list(self.warnings),
+            "notes": list(self.notes),
+            "advice": list(self.advice),
+            "error": self.error,
+            "memory": self.memory,
+            "layers": list(self.layers),
+            "choices": list(self.choices),
+        }
+
+    def seconds_left(self) -> float | None:
+        """How long it still trains; None as long as no step says so."""
+        if self.status in {"caching", "loading"} or (self.status == "training" and not self.step):
+            return None
+        steps = self.steps - self.step if self.status == "training" else 0
+        return max(0.0, steps * self.step_seconds)
+
+    def progress(
+        self, points: list[tuple[int, float, float]], held_out: list[HeldOut] | None = None
+    ) -> dict[str, Any]:
+        """What changes with each step, as JSON values."""
+        return {
+            "status": self.status,
+            "step": self.step,
+            "steps": self.steps,
+            "points": [list(point) for point in points],
+            "held_out": [list(each) for each in held_out or []],
+            "step_seconds": self.step_seconds,
+            "seconds_left": max(0.0, (self.steps - self.step) * self.step_seconds),
+            "message": self.message,
+            "encoded": list(self.encoded),
+            "returns": self.returns,
+        }
+
+    def take_history(self, folder: Path, place: Place, prompts: Sequence[str]) -> None:
+        """Take over what a version folder holds of the run's steps until now; as `read_history`."""
+        history = read_history(folder, place, prompts)
+        self.run = f"{folder.parent.name}/{folder.name}"
+        self.points, self.samples = history.points, history.samples
+        self.held_out, self.advice = history.held_out, history.advice
+        self.step, self.step_seconds = history.step, history.step_seconds
+
+    def kept(self) -> dict[str, Any]:
+        """What of it the run's folder keeps, because nothing else there has it, as JSON values."""
+        return {name: getattr(self, name) for name in _KEPT}
+
+    def take_kept(self, kept: Mapping[str, Any]) -> None:
+        """Take over what `kept` gave once; the file may come from anybody."""
+        for name, kind in _KEPT.items():
+            if isinstance(value := kept.get(name), kind):
+                setattr(self, name, value)
+
+    def go_back(self, step: int) -> None:
+        """Forget the steps behind one, which are made again."""
+        self.returns += 1
+        self.step = step
+        self.points = [each for each in self.points if each[0] <= step]
+        self.held_out = [each for each in self.held_out if each[0] <= step]
+        self.samples = [each for each in self.samples if each["step"] <= step]
+
+    def add_point(self, point: tuple[int, float, float]) -> None:
+        """Add a step; every second one of the old is dropped when there are too many."""
+        self.points.append(point)
+        if len(self.points) > 2 * POINTS:
+            self.points = self.points[::2]
+
+    def add_held_out(self, measured: HeldOut) -> None:
+        """Add a measurement; too many are thinned, and the lowest stays."""
+        self.held_out = thinned_losses([*self.held_out, measured])

@@ -1,0 +1,1 @@
+"""Train LoRA (Quick): from a few answers to a run."""

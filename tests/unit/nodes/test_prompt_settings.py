@@ -1,0 +1,98 @@
+"""What of a graph decides a run: every input has its weight, and a hostile graph costs nothing."""
+
+import pytest
+
+SETTINGS = {
+    "AdapterTrainerTrain": {
+        "steps": "training.steps",
+        "learning_rate": "training.optimizer.learning_rate",
+    },
+    "AdapterTrainerAdapter": {"rank": "adapter.rank"},
+    "AdapterTrainerDatasetFolder": {"unreadable": "dataset.unreadable", "folder": "dataset.path"},
+    "AdapterTrainerCache": {"verify": "cache.verify"},
+    "AdapterTrainerSettings": {"every": "preview.every"},
+}
+COURSE, DECIDES, NOTHING = "course", "decides", ""
+
+
+def graph(**changes):
+    inputs = {
+        "1": {
+            "name": "a",
+            "steps": 5,
+            "learning_rate": 1e-3,
+            "resume": True,
+            "vae": ["9", 0],
+            "seed": 0,
+            "adapter": ["2", 0],
+            "cache": ["3", 0],
+            "settings": ["5", 0],
+        },
+        "2": {"kind": "lora", "kind.rank": 4},
+        "3": {"dataset": ["4", 0], "clip": ["9", 1], "verify": False},
+        "4": {"folder": "a", "unreadable": "error", "pictures": ["9", 2]},
+        "5": {"every": 3},
+        "9": {"file": "x"},
+    }
+    kinds = [*SETTINGS]
+    kinds = dict(zip("12435", kinds, strict=True)) | {"9": "LoadImage"}
+    for place, value in changes.items():
+        node, name = place[1], place[3:].replace("__", ".")
+        inputs[node] = {k: v for k, v in {**inputs[node], name: value}.items() if v is not None}
+    return {node: {"class_type": kinds[node], "inputs": inputs[node]} for node in inputs}
+
+
+@pytest.fixture
+def asked(prompt_settings):
+    prompt_settings.know(SETTINGS.get)
+    yield lambda nodes: prompt_settings.asked_settings(nodes, "1")
+    prompt_settings._settings_of.pop()
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "weight"),
+    [
+        ("n1_name", "b", NOTHING),
+        ("n1_steps", 9, NOTHING),
+        ("n1_resume", False, NOTHING),
+        ("n1_vae", ["2", 0], NOTHING),
+        ("n1_learning_rate", 1e-4, COURSE),
+        ("n1_seed", 3, DECIDES),
+        ("n1_settings", None, DECIDES),
+        ("n2_kind__rank", 8, DECIDES),
+        ("n2_another", 8, NOTHING),
+        ("n3_clip", ["2", 0], NOTHING),
+        ("n3_verify", True, NOTHING),
+        ("n4_folder", "b", DECIDES),
+        ("n4_unreadable", "skip", NOTHING),
+        ("n5_every", 9, NOTHING),
+        ("n9_file", "y", DECIDES),
+    ],
+)
+def test_each_input_has_its_weight(asked, place, value, weight):
+    before, now = asked(graph()), asked(graph(**{place: value}))
+    found = [bool(now.differences(before, finished=done)) for done in (False, True)]
+    assert found == {NOTHING: [False, False], COURSE: [False, True], DECIDES: [True, True]}[weight]
+
+
+def test_a_difference_is_told_by_its_input(asked):
+    found = asked(graph(n4_folder="")).differences(asked(graph()), finished=False)
+    assert found == {"folder": "folder was a and is empty"}
+    old, new = (asked(graph(n4_trigger_word=word)) for word in ("sks", "ohwx"))
+    (said,) = new.differences(old, finished=False).values()
+    assert said == "trigger_word was sks and is ohwx, and captions that have sks keep it"
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        {},
+        {"1": None},
+        {"1": {"class_type": 5, "inputs": [1]}},
+        graph(n2_kind=["1", 0]),
+        {str(n): {"inputs": {k: [str(n + 1), 0] for k in "abcdefgh"}} for n in range(1, 60)},
+    ],
+    ids=["no node", "no mapping", "odd", "a circle", "a lattice"],
+)
+def test_whatever_is_sent_is_looked_at_within_bounds(asked, nodes):
+    assert len(asked(nodes).decides) <= 5000

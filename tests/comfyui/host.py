@@ -6,6 +6,9 @@ import select
 import subprocess
 from pathlib import Path
 
+_LONGEST = 900
+"""Seconds that a script may take, on a machine with other work."""
+
 
 class ComfyHost:
     """A process that has imported ComfyUI's loaders and forks for each script.
@@ -17,10 +20,13 @@ class ComfyHost:
     """
 
     def __init__(self, root: Path, python: Path, log: Path) -> None:
-        self.root, self.log = root, log
-        self._process = subprocess.Popen(
-            [python, Path(__file__).with_name("host_process.py")],
-            env={**os.environ, "PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"},
+        self.root, self.python, self.log = root, python, log
+        self._process = self._start()
+
+    def _start(self) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [self.python, Path(__file__).with_name("host_process.py")],
+            env={**os.environ, "PYTHONPATH": str(self.root), "OMP_NUM_THREADS": "1"},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -34,10 +40,11 @@ class ComfyHost:
         assert self._process.stdout
         self._process.stdin.write(json.dumps(request) + "\n")
         self._process.stdin.flush()
-        ready, _, _ = select.select([self._process.stdout], [], [], 900)
-        if not ready:
-            self.close()  # its answer would be taken for that of the next script
-        code = self._process.stdout.readline().strip() if ready else "none within 900 s"
+        ready, _, _ = select.select([self._process.stdout], [], [], _LONGEST)
+        code = self._process.stdout.readline().strip() if ready else f"none within {_LONGEST} s"
+        if not ready:  # its answer would be taken for that of the next script
+            self.close()
+            self._process = self._start()
         printed = self.log.read_text(encoding="utf-8", errors="replace")
         assert code == "0", f"exit code {code or 'of a process that ended'}\n{printed[-3000:]}"
         return printed

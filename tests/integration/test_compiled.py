@@ -1,11 +1,9 @@
 """A run whose blocks are compiled: the losses of one whose blocks are not, or that run itself."""
 
 import pytest
-import torch
-from runs import PREVIEW, CancelAfter, assert_equal_runs, metrics, run_config
+from runs import NEEDS_COMPILER, PREVIEW, CancelAfter, assert_equal_runs, metrics, run_config
 
 from trainer_core.training import train
-from trainer_core.training.step.compiled_blocks import missing_compiler
 
 ADAPTER = {"kind": "lora", "dropout": 0.0}
 
@@ -30,7 +28,7 @@ def test_without_a_compiler_a_run_goes_on_and_says_so(tmp_path, cache):
 
 
 @pytest.mark.exhaustive
-@pytest.mark.skipif(missing_compiler(torch.device("cpu")) is not None, reason="no C++ compiler")
+@NEEDS_COMPILER
 @pytest.mark.parametrize("memory", [{}, {"blocks_to_swap": 5, "gradient_checkpointing": True}])
 def test_a_compiled_run_has_the_losses_of_one_that_is_not(tmp_path, cache, memory):
     plain = train(config(tmp_path / "plain", cache, False, 3, **memory))

@@ -1,11 +1,9 @@
 """Runs whose tokens are routed, with everything that keeps or computes blocks in another way."""
 
 import pytest
-import torch
-from runs import CancelAfter, assert_equal_runs, merge, metrics, run_config
+from runs import NEEDS_COMPILER, CancelAfter, assert_equal_runs, merge, metrics, run_config
 
 from trainer_core.training import train
-from trainer_core.training.step.compiled_blocks import missing_compiler
 
 ROUTED = {
     "training": {"steps": 3, "routing": {"share": 0.5, "first": 1, "last": 1}},
@@ -47,7 +45,7 @@ def test_a_base_in_fewer_bits_is_swapped_with_the_same_bits(tmp_path, cache, bas
     assert_equal_runs(resident.folder, swapped.folder, 3)
 
 
-@pytest.mark.skipif(missing_compiler(torch.device("cpu")) is not None, reason="no C++ compiler")
+@NEEDS_COMPILER
 def test_compiled_blocks_have_the_losses_of_others(tmp_path, cache):
     told, adapter = CancelAfter(), {"dora": False}
     plain = run(tmp_path / "plain", cache, adapter=adapter)

@@ -6,7 +6,7 @@ import pytest
 
 from tests.fixtures.qwen_base import make_qwen_transformer
 from trainer_core.config import RunConfig
-from trainer_core.training.memory import simulation_cache as kept_simulations
+from trainer_core.training.memory import simulation_cache
 from trainer_core.training.memory.simulated_bytes import Phase
 from trainer_core.training.memory.simulation_cache import KeptSimulations, step_facts
 
@@ -22,7 +22,7 @@ def ask(path, fact="base", run=(3, True, None)):
 
 
 def test_what_is_known_is_not_simulated(tmp_path, monkeypatch):
-    monkeypatch.setattr(kept_simulations, "_MOST", 16)
+    monkeypatch.setattr(simulation_cache, "_MOST", 16)
     path = tmp_path / "kept.json"
     assert [ask(path), ask(path), ask(path, "other"), ask(path)] == [True, False, True, False]
     assert [ask(path, run=(3, True, "nf4")), ask(path)] == [True, False]

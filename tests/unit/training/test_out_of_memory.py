@@ -101,12 +101,15 @@ def test_an_update_without_room_fails_in_the_rehearsal_and_leaves_nothing():
         optimizer.step()
 
 
-def room(measured, count=4, *, shrinks=False, **options):
+def manager_of(placed, observer=None, **options):
+    observer = observer or SilentObserver()
+    return MemoryManager(placed, *made(), observer, lambda step: None, **options)
+
+
+def memory_manager(measured, count=4, *, shrinks=False, **options):
     placed = place(MAKERS["flux"](), get_family("flux"), count, slots=1)
     options |= {"smaller": SmallerStep(placed)} if shrinks else {}
-    parameters, optimizer = made()
-    given = (placed, parameters, optimizer, SilentObserver(), lambda step: None)
-    return placed, MemoryManager(*given, measure=lambda: measured, **options)
+    return placed, manager_of(placed, measure=lambda: measured, **options)
 
 
 @pytest.mark.parametrize(
@@ -121,30 +124,35 @@ def room(measured, count=4, *, shrinks=False, **options):
     ],
 )
 def test_room_is_used_once_and_only_where_the_plan_may_change(free, size, may_grow, wanted):
-    placed, device_room = room((free, size), may_grow=may_grow)
-    device_room.between_steps()
+    placed, manager = memory_manager((free, size), may_grow=may_grow)
+    manager.between_steps()
     assert placed.count == 4  # nothing is known before the first step
-    device_room.retry_when_full(1, lambda: None)
-    device_room.between_steps()
+    manager.retry_when_full(1, lambda: None)
+    manager.between_steps()
     assert placed.count == wanted
     placed.swap(5)
-    device_room.retry_when_full(2, lambda: None)
-    device_room.between_steps()
+    manager.retry_when_full(2, lambda: None)
+    manager.between_steps()
     assert placed.count == 5
     placed.close()
 
 
-def test_after_memory_was_full_no_block_comes_back():
-    placed, device_room = room((10**9, 10**9), shrinks=True, may_grow=True)
-    fails = iter([True, False])
+def full_once(full=True):
+    """Work that the device has no room for the first time."""
+    fails = iter([full, False])
 
     def work():
         if next(fails):
             raise torch.OutOfMemoryError("no room")
         return "done"
 
-    assert device_room.retry_when_full(1, work) == "done"
-    device_room.between_steps()
+    return work
+
+
+def test_after_memory_was_full_no_block_comes_back():
+    placed, manager = memory_manager((10**9, 10**9), shrinks=True, may_grow=True)
+    assert manager.retry_when_full(1, full_once()) == "done"
+    manager.between_steps()
     assert placed.count == 5
     placed.close()
 
@@ -164,8 +172,7 @@ class Shared(Machine):
         self.others, self.pieces, self.looks = 0, 0, 0
         self.placed = place(MAKERS["flux"](), get_family("flux"), planned, slots=1, machine=self)
         self.planned = planned
-        given = (self.placed, *made(), SilentObserver(), lambda step: None)
-        self.room = MemoryManager(*given, measure=self.measure)
+        self.manager = manager_of(self.placed, measure=self.measure)
 
     def measure(self):
         self.looks += 1
@@ -185,8 +192,8 @@ class Shared(Machine):
         found = []
         for step in range(1, steps + 1):
             change(step)
-            self.room.between_steps()
-            self.room.retry_when_full(step, lambda: None)
+            self.manager.between_steps()
+            self.manager.retry_when_full(step, lambda: None)
             found.append(self.placed.count)
         return found
 
@@ -220,6 +227,18 @@ def test_what_torch_keeps_in_pieces_is_no_need_of_others():
     machine.placed.close()
 
 
+class Pressed(Machine):
+    """Others need memory of its device, and its RAM is full."""
+
+    missing = 0
+
+    def missing_memory(self, device):
+        return self.missing
+
+    def free_ram(self):
+        return 0
+
+
 class Listener(SilentObserver):
     def __init__(self):
         self.heard = []
@@ -230,30 +249,20 @@ class Listener(SilentObserver):
 
 @pytest.mark.parametrize("full", [False, True])
 def test_what_blocks_keep_is_given_back_for_good(full):
-    class Wanted(Machine):
-        missing = 0
-
-        def missing_memory(self, device):
-            return self.missing
-
     listener, rooms, again = Listener(), [], []
-    machine = Wanted()
+    machine = Pressed()
     placed = place(MAKERS["flux"](), get_family("flux"), 0, machine=machine)
     placed.keep, placed.needs_choice = lambda room: rooms.append(room) or 3, lambda: not again
     placed.uncheckpointed = lambda: 3 * (bool(rooms) and not again)
     placed.checkpoint_all = lambda: again.append(3) or 3
     given = (placed, *made(), listener, lambda step: None)
-    room = MemoryManager(*given, smaller=SmallerStep(placed), measure=lambda: (2 * 10**9, 10**10))
+    manager = MemoryManager(
+        *given, smaller=SmallerStep(placed), measure=lambda: (2 * 10**9, 10**10)
+    )
     for step in range(1, 9):
-        room.between_steps()
+        manager.between_steps()
         machine.missing = 10**9 * (step in {4, 5} and not full)
-        fails = iter([full and step == 4, False])
-
-        def work(fails=fails):
-            if next(fails):
-                raise torch.OutOfMemoryError("no room")
-
-        room.retry_when_full(step, work)
+        manager.retry_when_full(step, full_once(full and step == 4))
     assert set(rooms) == {15 * 10**8}
     assert len(rooms) == 3  # behind each of the steps before
     assert again == [3]
@@ -262,23 +271,14 @@ def test_what_blocks_keep_is_given_back_for_good(full):
     assert "3 more blocks compute their activations again" in computed
 
 
-class Pressed(Machine):
-    """Others need all of its device, and its RAM is full."""
-
-    def missing_memory(self, device):
-        return 10**9
-
-    def free_ram(self):
-        return 0
-
-
 def test_others_that_need_memory_do_not_end_a_run_without_ram_for_its_blocks():
-    placed = place(MAKERS["flux"](), get_family("flux"), 2, slots=1, machine=Pressed())
-    listener = Listener()
-    device_room = MemoryManager(placed, *made(), listener, lambda step: None)
+    machine, listener = Pressed(), Listener()
+    machine.missing = 10**9
+    placed = place(MAKERS["flux"](), get_family("flux"), 2, slots=1, machine=machine)
+    manager = manager_of(placed, listener)
     for step in (1, 2):
-        device_room.between_steps()
-        assert device_room.retry_when_full(step, lambda: "done") == "done"
+        manager.between_steps()
+        assert manager.retry_when_full(step, lambda: "done") == "done"
     assert placed.count == 2
     (line,) = listener.heard
     assert "0.0 GiB are free" in line

@@ -147,32 +147,30 @@ def test_eight_bits_are_kept_as_the_file_has_them(tmp_path, kind, name, dtype):
     )
 
 
-def refusal(location):
+def quantized_folder(folder, **stored):
+    location = place(folder_of(make_flux_transformer(), folder))
+    path = folder / "transformer" / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"quantization_config": stored}))
+    return location
+
+
+def refusal(location, name):
     with pytest.raises(BaseModelError) as caught:
-        FLUX.load_transformer(location, torch.float32, "cpu", "fp8")
+        FLUX.load_transformer(location, torch.float32, "cpu", name)
     return caught.value
 
 
 def test_a_folder_that_is_quantized_already_is_refused(tmp_path):
-    location = place(folder_of(make_flux_transformer(), tmp_path))
-    path = tmp_path / "transformer" / "config.json"
-    settings = json.loads(path.read_text()) | {"quantization_config": {"quant_method": "x"}}
-    path.write_text(json.dumps(settings))
-    error = refusal(location)
+    error = refusal(quantized_folder(tmp_path, quant_method="x"), "fp8")
     assert "quantized already" in error.found
     assert "memory.base_format to auto" in error.remedy
 
 
 def test_a_folder_of_bitsandbytes_says_what_it_needs_where_it_cannot_be_loaded(tmp_path):
-    location = place(folder_of(make_flux_transformer(), tmp_path))
-    path = tmp_path / "transformer" / "config.json"
     stored = {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "fp4"}
-    settings = json.loads(path.read_text()) | {"quantization_config": stored}
-    path.write_text(json.dumps(settings))
-    with pytest.raises(BaseModelError) as caught:
-        FLUX.load_transformer(location, torch.float32, "cpu")
-    assert "is stored by bitsandbytes, which cannot load it here" in caught.value.found
-    assert "memory.base_format" in caught.value.remedy
+    error = refusal(quantized_folder(tmp_path, **stored), "dense")
+    assert "is stored by bitsandbytes, which cannot load it here" in error.found
+    assert "memory.base_format" in error.remedy
 
 
 def doubled(transformer):

@@ -115,10 +115,10 @@ def errors(count, seed=0):
     return [(float(sigma), 0.05 + 2.0 * (1 - float(sigma)) ** 3) for sigma in sigmas]
 
 
-def learned_from(pairs, step=4):
+def learned_from(pairs):
     weigh = LearnedWeight()
-    for start in range(0, len(pairs), step):
-        weigh.learn(pairs[start : start + step])
+    for start in range(0, len(pairs), 4):
+        weigh.learn(pairs[start : start + 4])
     return weigh
 
 

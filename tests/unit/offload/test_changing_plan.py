@@ -35,8 +35,8 @@ FORMS = ("dense", "int8", "nf4")
 class Registry:
     """What CUDA does of pinning, where there is no CUDA: it knows which pages are locked."""
 
-    def __init__(self, most=10**9):
-        self.locked, self._most = {}, most
+    def __init__(self):
+        self.locked, self._most = {}, 10**9
 
     def cudaHostRegister(self, address, size, flags):  # noqa: N802
         if sum(self.locked.values()) + size > self._most:

@@ -84,8 +84,8 @@ def total(base, form="dense"):
     return kept_format(base, form, BF16).base.total
 
 
-def short_of(base, form="dense", by=1):
-    return replace(ROOM, device_free=total(base, form) + MIB - by)
+def short_of(base):
+    return replace(ROOM, device_free=total(base) + MIB - 1)
 
 
 def test_what_is_open_is_chosen_and_what_is_set_is_kept(bases):

@@ -10,13 +10,10 @@ from trainer_core.training.checkpoints.ema import FactorAverages, exponential_sh
 from trainer_core.training.checkpoints.power_ema import KEPT_LENGTHS, exponent_of
 
 
-def make_factors(dtype=torch.float32):
+def make_factors():
     generator = torch.Generator().manual_seed(0)
     shapes = {"a.up": (7, 2), "a.down": (2, 5), "b.up": (3, 2)}
-    return {
-        name: nn.Parameter(torch.randn(shape, generator=generator).to(dtype))
-        for name, shape in shapes.items()
-    }
+    return {n: nn.Parameter(torch.randn(s, generator=generator)) for n, s in shapes.items()}
 
 
 def trained(factors, updates, first=0):
@@ -25,7 +22,7 @@ def trained(factors, updates, first=0):
         generator = torch.Generator().manual_seed(100 + update)
         with torch.no_grad():
             for each in factors.values():
-                each.add_(torch.randn(each.shape, generator=generator).to(each.dtype) * 0.1)
+                each.add_(torch.randn(each.shape, generator=generator) * 0.1)
         yield update + 1
 
 

@@ -25,14 +25,14 @@ def result(step, **more):
     return StepResult(step, step / 4, 0.5, 1e-4, 0.3, 0.5, 0.01, 1000.0 + step, **more)
 
 
-def measurements(memory=lambda device: {}, every=1, clock=None):
+def measurements(memory):
     base = torch.nn.Sequential(torch.nn.Linear(4, 4))
     adapter = attach(base.requires_grad_(False), AdapterConfig(kind="lora", rank=2))
     with torch.no_grad():
         for parameter in adapter.parameters():
             parameter.fill_(1 / 3)
-    norms = AdapterNorms(adapter, (), every, 1000, refuse)
-    return Measurements(clock or StepClock(CPU), norms, 4, CPU, memory)
+    norms = AdapterNorms(adapter, (), 1, 1000, refuse)
+    return Measurements(StepClock(CPU), norms, 4, CPU, memory)
 
 
 def test_memory_is_looked_at_now_and_then_and_its_peak_never_falls():

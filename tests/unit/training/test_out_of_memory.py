@@ -106,8 +106,8 @@ def manager_of(placed, observer=None, **options):
     return MemoryManager(placed, *made(), observer, lambda step: None, **options)
 
 
-def memory_manager(measured, count=4, *, shrinks=False, **options):
-    placed = place(MAKERS["flux"](), get_family("flux"), count, slots=1)
+def memory_manager(measured, *, shrinks=False, **options):
+    placed = place(MAKERS["flux"](), get_family("flux"), 4, slots=1)
     options |= {"smaller": SmallerStep(placed)} if shrinks else {}
     return placed, manager_of(placed, measure=lambda: measured, **options)
 
@@ -292,8 +292,8 @@ def splitting(samples=4):
     return split
 
 
-def smaller(pace, *, count=0, unchecked=0, samples=4):
-    placed = place(MAKERS["flux"](), get_family("flux"), count, slots=2)
+def smaller(pace, unchecked):
+    placed = place(MAKERS["flux"](), get_family("flux"), 0, slots=2)
     left = [unchecked]
 
     def checkpoint_all():
@@ -301,7 +301,7 @@ def smaller(pace, *, count=0, unchecked=0, samples=4):
         return more
 
     placed.checkpoint_all, placed.uncheckpointed = checkpoint_all, lambda: left[0]
-    return placed, SmallerStep(placed, splitting(samples), pace)
+    return placed, SmallerStep(placed, splitting(), pace)
 
 
 def taken(step):
@@ -337,7 +337,7 @@ FAST, SLOW = 1e15, 1.0
     ],
 )
 def test_the_order_is_that_of_the_time_that_is_lost(pace, unchecked, order):
-    placed, step = smaller(pace, unchecked=unchecked)
+    placed, step = smaller(pace, unchecked)
     said, found = taken(step)
     assert said == order
     assert found == "all blocks are swapped, and samples go through the base one by one"

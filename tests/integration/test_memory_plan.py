@@ -72,7 +72,7 @@ def test_what_fits_in_no_way_is_refused_before_anything_is_read(tmp_path, cache,
     def load(*args):
         raise AssertionError("loaded")
 
-    monkeypatch.setattr(loaded, "load_adapted", load)
+    monkeypatch.setattr(loaded, "_load_adapted", load)
     asked = {"memory": {"base_format": "dense", "blocks_to_swap": 0}}
     with pytest.raises(RunError) as caught:
         watched(short(tmp_path / "run", cache, **asked), SmallMachine(12 * MIB))

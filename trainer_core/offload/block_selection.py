@@ -53,18 +53,18 @@ def checkpointed(count: int | None, swapped: Sequence[int], blocks: int) -> list
     return sorted([*swapped, *(others[each] for each in spread)])
 
 
-def fewest_swapped(count: int, room: int, device_bytes: Callable[[int], int], reserve: int) -> int:
+def fewest_swapped(count: int, free: int, device_bytes: Callable[[int], int], reserve: int) -> int:
     """To how many swapped blocks a run may go that has room on the device.
 
     Args:
-        room: Bytes that were free at the peak of a step.
+        free: Bytes that were free at the peak of a step.
         device_bytes: Bytes of the blocks on the device, by how many are swapped.
         reserve: Bytes that stay free.
 
     Returns:
         The least number that fits; ``count`` where fewer do not.
     """
-    most = device_bytes(count) + room - reserve
+    most = device_bytes(count) + free - reserve
     return next((each for each in range(count) if device_bytes(each) <= most), count)
 
 

@@ -58,13 +58,13 @@ class CheckpointedBlocks:
         """Whether blocks were called with larger inputs than when `keep` chose."""
         return self._allocated is not None and self._largest != self._chosen_for
 
-    def keep(self, room: int) -> int:
+    def keep(self, free: int) -> int:
         """Let blocks keep their activations, those of the fewest bytes first.
 
         One that is called with larger inputs later computes again, until this is called again.
 
         Args:
-            room: Bytes of the device that were free at the peak of the last step, and may be taken.
+            free: Bytes of the device that were free at the peak of the last step, and may be taken.
 
         Returns:
             How many blocks keep theirs.
@@ -73,8 +73,8 @@ class CheckpointedBlocks:
         self._chosen_for = dict(self._largest)
         self.chosen |= larger
         for number in sorted(self.chosen & self._bytes.keys(), key=self._bytes.__getitem__):
-            room -= self._bytes[number]
-            if room < 0:
+            free -= self._bytes[number]
+            if free < 0:
                 break
             self.chosen.discard(number)
         return self.uncheckpointed()

@@ -286,12 +286,12 @@ class PageableMaster(Master):
 
     def hold(self, spans: tuple[Span, ...]) -> HostBlock:
         """Copy the tensors into one buffer, and let the block have them there."""
-        flat = self._room(block_size(spans))
+        flat = self._allocate(block_size(spans))
         for span, tensor in _present(spans):
             span.view(flat).copy_(tensor)
         return HostBlock(spans, tuple(span.view(flat) for span in spans), flat)
 
-    def _room(self, size: int) -> Tensor:
+    def _allocate(self, size: int) -> Tensor:
         return whole_pages(size)
 
 
@@ -350,14 +350,14 @@ class PinnedMaster(PageableMaster):
         """Bytes that are pinned now."""
         return self._memory.size
 
-    def _room(self, size: int) -> Tensor:
+    def _allocate(self, size: int) -> Tensor:
         """A pinned buffer.
 
         Raises:
             RunError: When it cannot be pinned and must be.
         """
         # All threads touch its pages; pinning, or a copy from a device, would do so with one.
-        flat = super()._room(size).zero_()
+        flat = super()._allocate(size).zero_()
         if not self._memory.pin(flat) and self._required:
             raise RunError(
                 f"{size} bytes of a block cannot be pinned beside {self.pinned_bytes} that are",

@@ -23,9 +23,9 @@ _REMEDY = (
 )
 
 
-def full_memory_error(what: str, room: str, saved: str = "") -> RunError:
+def full_memory_error(what: str, purpose: str, saved: str = "") -> RunError:
     """The error of a device without memory."""
-    return RunError(what, f"room on the device for {room}", f"{_REMEDY} {saved}".rstrip())
+    return RunError(what, f"room on the device for {purpose}", f"{_REMEDY} {saved}".rstrip())
 
 
 def first_line(error: BaseException) -> str:
@@ -34,11 +34,11 @@ def first_line(error: BaseException) -> str:
 
 
 @contextlib.contextmanager
-def explained(room: str, saved: str = "") -> Iterator[None]:
+def explained(purpose: str, saved: str = "") -> Iterator[None]:
     """End in an error of three parts when the device is full, or stops, in the body.
 
     Args:
-        room: What the body needs memory for.
+        purpose: What the body needs memory for.
     """
     try:
         yield
@@ -50,7 +50,7 @@ def explained(room: str, saved: str = "") -> Iterator[None]:
         # Who hears of it may keep it, and with it what filled the device.
         traceback.clear_frames(error.__traceback__)
         found = f"the device's memory is full ({first_line(error)})"
-        raise full_memory_error(found, room, saved) from error
+        raise full_memory_error(found, purpose, saved) from error
 
 
 @contextlib.contextmanager

@@ -207,8 +207,8 @@ class MemoryManager:
         measured = self._measure()
         if measured is None:
             return
-        placed, before, (room, size) = self._placed, self._placed.count, measured
-        wanted = max(least, fewest_swapped(before, room, placed.device_bytes, _reserve(size)))
+        placed, before, (free, size) = self._placed, self._placed.count, measured
+        wanted = max(least, fewest_swapped(before, free, placed.device_bytes, _reserve(size)))
         if wanted == before:
             return
         try:
@@ -217,7 +217,7 @@ class MemoryManager:
             if not is_out_of_memory(error):
                 raise
         else:
-            self._tell(f"{room / 2**30:.1f} GiB were free at the peak of a step", before)
+            self._tell(f"{free / 2**30:.1f} GiB were free at the peak of a step", before)
             return
         # Behind the handler: others were quicker, or the room is in pieces.
         release_memory(placed.device)
@@ -229,11 +229,11 @@ class MemoryManager:
         if measured is None:
             self._placed.checkpoint_all()
             return
-        room, size = measured
-        now = self._placed.keep(room - _reserve(size))
+        free, size = measured
+        now = self._placed.keep(free - _reserve(size))
         if now != self._keeps:
             self._keeps = now
-            line = f"{room / 2**30:.1f} GiB were free at the peak of a step: {now} blocks keep"
+            line = f"{free / 2**30:.1f} GiB were free at the peak of a step: {now} blocks keep"
             self._observer.notify(Noted(f"{line} their activations and are not computed again."))
 
     def _tell(self, why: str, before: int) -> None:

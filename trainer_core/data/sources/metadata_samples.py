@@ -277,7 +277,9 @@ class _Survey:
             found = self._facts(file, image)
             fits = found is not None and (
                 facts is None
-                or of_its_shape(f"{file.shown} ({place})", found, image, facts, self.problems)
+                or of_its_shape(
+                    f"{place}: the mask {file.shown}", found, image, facts, self.problems
+                )
             )
             return fits, self.listing.path(file)
         if entry.mask is not None:

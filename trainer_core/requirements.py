@@ -34,11 +34,7 @@ _EARLY = re.compile(r"[-_.]?(?:a|b|c|rc|alpha|beta|pre|preview|dev)", re.IGNOREC
 
 
 class Requirement(NamedTuple):
-    """A library and the oldest version that works.
-
-    Attributes:
-        minimum: The oldest version, such as ``0.37``.
-    """
+    """A library and the oldest version that works."""
 
     name: str
     minimum: str
@@ -81,10 +77,6 @@ def pyproject_list(text: str, section: str, key: str) -> list[str]:
     """Read one list of strings of a ``pyproject.toml``.
 
     ``tomllib`` came with Python 3.11, and the pack runs on 3.10; this reads what our own file has.
-
-    Args:
-        section: Such as ``project.optional-dependencies``.
-        key: Such as ``train``.
 
     Raises:
         ValueError: When there is no such list.

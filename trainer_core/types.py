@@ -29,7 +29,6 @@ class ClipPart:
 
     Attributes:
         start: Of the first one, in seconds from the clip's first frame.
-        frames: How many.
         rate: How many of them are a second.
     """
 
@@ -129,7 +128,6 @@ class Sample:
 
     Attributes:
         name: Path of the target image relative to the dataset folder, with forward slashes.
-        image: The target image.
         caption: Its text, with the trigger word already in front.
         width: Upright width in pixels (after the EXIF rotation).
         height: Upright height in pixels.
@@ -227,7 +225,6 @@ class CachedSample:
 
     Attributes:
         name: As in `Sample`.
-        bucket: The size in pixels.
         latents: `[C, h, w]`, or with its layers `[C, f, h, w]`; float32, normalised.
         controls: Latents of the control images, each `[C, h, w]`; none in a view without them.
         conditioning: The encoded text of the view (and, for edit families, what the text encoder
@@ -333,7 +330,6 @@ class LayerState:
         tensors: Factor name (``lora_up``, ``lora_down``, ``hada_w1_a`` ..., ``lokr_w1`` ...) to
             tensor, as the kind's equation names them.
         alpha: The layer's alpha; scale = alpha / rank, and 1 where the kind's equation says so.
-        rank: The layer's rank.
         kernel: A convolution's window; empty for a Linear, and where it is not known.
     """
 
@@ -407,7 +403,6 @@ class RunSummary:
     """What a run is about to do; shown at its start.
 
     Attributes:
-        parameters: Number of trainable parameters.
         samples_per_bucket: ``"64x64"`` to the number of samples that are trained.
         preserved: What keeps the base from forgetting, in words.
         plan: What an epoch is made of (`data.describe_epoch.describe_plan`), a line each.
@@ -434,9 +429,7 @@ class BestCheckpoint:
     """The checkpoint with the lowest loss on held-out images.
 
     Attributes:
-        step: Steps made.
         loss: On held-out images.
-        adapter: Its adapter file.
     """
 
     step: int

@@ -76,11 +76,7 @@ def new_target(
 
 @dataclass(frozen=True, slots=True)
 class OutputForm:
-    """How a command writes an adapter.
-
-    Attributes:
-        overwrite: Whether a file that is there is replaced.
-    """
+    """How a command writes an adapter."""
 
     layout: str
     dtype: str
@@ -206,11 +202,7 @@ def kept_dtype(files: Sequence[AdapterFile]) -> str:
 
 
 def error_summary(errors: Mapping[str, float]) -> dict[str, Any]:
-    """Errors of all layers in a few lines.
-
-    Args:
-        errors: Layer to its relative error; at least one.
-    """
+    """Errors of all layers in a few lines."""
     worst = max(errors, key=errors.__getitem__)
     return {
         "median": rounded(statistics.median(errors.values())),

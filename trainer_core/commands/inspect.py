@@ -87,11 +87,7 @@ def _of_models(error: AdapterFileError, path: Path) -> AdapterFileError:
 
 
 def norm_summary(norms: Mapping[str, float]) -> dict[str, Any]:
-    """The norms of all layers in a few lines.
-
-    Args:
-        norms: Layer to the Frobenius norm of its delta.
-    """
+    """The norms of all layers in a few lines."""
     if not norms:
         return {"layers": 0}
     weakest, strongest = min(norms, key=norms.__getitem__), max(norms, key=norms.__getitem__)
@@ -107,7 +103,6 @@ def header_values(metadata: Mapping[str, str], *, readably: bool) -> dict[str, A
     """A header's values in order; of a workflow only its size.
 
     Args:
-        metadata: Of a file that may come from anybody.
         readably: Whether strings that hold JSON are given as what they hold.
     """
     from ..adapter_files.metadata import WORKFLOW_KEYS, workflow_summary

@@ -65,9 +65,6 @@ def header_info(path: Path) -> ImageInfo:
 def plain_header(descriptor: int) -> ImageInfo | None:
     """What an image's header says, of a plain PNG, JPEG or WebP file.
 
-    Args:
-        descriptor: Of an ordinary file, at its beginning.
-
     Returns:
         What `image.image_info` would give, or None where Pillow has to look: the file is something
         else or unusual, is damaged, or cannot be read.

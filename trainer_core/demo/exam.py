@@ -66,11 +66,7 @@ def base_edit_questions(controls: Sequence[Image.Image], seed: int) -> list[Ques
 
 
 def mark(questions: Sequence[Question], images: Sequence[np.ndarray]) -> float:
-    """Give the share of right answers, in [0, 1].
-
-    Args:
-        images: One uint8 `[H, W, 3]` for each question.
-    """
+    """Give the share of right answers, in [0, 1]."""
     right = [
         question.right(read_image(image)) for question, image in zip(questions, images, strict=True)
     ]

@@ -267,9 +267,6 @@ KEPT = Bar(lambda s: s.base_captions_accuracy, "of what the base could do before
 def require_working(summary: DemoSummary) -> None:
     """Make sure that the trained adapter is not far from what it should be.
 
-    Args:
-        summary: Of a demonstration of any kind and task.
-
     Raises:
         RunError: When it learned or kept so little that something must be broken.
     """

@@ -47,12 +47,7 @@ FRAME_EDIT = "add a frame"
 
 
 class Combination(NamedTuple):
-    """What one image shows.
-
-    Attributes:
-        color: Name of the colour of the shape.
-        background: Name of the colour of the background.
-    """
+    """What one image shows."""
 
     shape: str
     color: str

@@ -40,9 +40,6 @@ Refuse = Callable[[str], TrainerError]
 def read_text(path: Path | str, refuse: Refuse, largest: int = LARGEST_TEXT) -> str:
     """Read a text file.
 
-    Args:
-        largest: Bytes that it may have.
-
     Returns:
         Its text without a byte-order mark, with line feeds alone.
 

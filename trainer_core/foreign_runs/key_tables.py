@@ -49,11 +49,7 @@ _EACH = "each "
 
 
 def read_tables(program: str) -> dict[str, Table]:
-    """Read the tables of a program: of its file (an empty name), and of items of its lists.
-
-    Args:
-        program: Name of the file in ``keys/``.
-    """
+    """Read the tables of a program: of its file (an empty name), and of items of its lists."""
     rows: dict[str, list[Row]] = {}
     sections: dict[str, set[str]] = {}
     place = section = ""

@@ -213,7 +213,6 @@ def set_samples(
 
     Args:
         size: The program's default of width and height, in pixels.
-        steps: Its default of sampling steps.
     """
     key = "sample_prompts"
     if not source.has(key):

@@ -64,20 +64,16 @@ def test_the_doctor_judges_what_the_environment_says_to_the_allocator(monkeypatc
     assert (name, judged in said) == ("PYTORCH_CUDA_ALLOC_CONF", True)
 
 
-def test_wrong_input_is_exit_code_two_and_three_parts(capsys):
+def test_wrong_input_is_exit_code_two_and_three_parts_also_as_json(capsys):
     assert main(["train", "no-such-file.yaml"]) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
     lines = captured.err.splitlines()
     assert [line.split(":")[0] for line in lines] == ["Found", "Expected", "To do"]
     assert "no-such-file.yaml" in lines[0]
-
-
-def test_errors_are_events_with_json(capsys):
     assert main(["train", "no-such-file.yaml", "--json"]) == 2
     record = json.loads(capsys.readouterr().out)
-    assert record["event"] == "error"
-    assert record["exit_code"] == 2
+    assert (record["event"], record["exit_code"]) == ("error", 2)
     assert {"found", "expected", "remedy"} <= set(record)
 
 

@@ -19,18 +19,6 @@ NOTHING = np.zeros((0, 32), np.uint8)
 ELSEWHERE = json.dumps({"host": "another-machine", "pid": 7, "process_started": 1.0, "token": "ab"})
 
 
-def _pipe(path):
-    if not hasattr(os, "mkfifo"):
-        pytest.skip("this system has no pipes")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    os.mkfifo(path)
-
-
-def _age(path, seconds: float) -> None:
-    then = time.time() - seconds
-    os.utime(path, (then, then))
-
-
 def _filled(world):
     for name in "ab":
         world.add(f"{name}.png", name)
@@ -41,11 +29,13 @@ def _filled(world):
     return dataset
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no pipes")
 @pytest.mark.parametrize("name", ["index/entries-x.log", "index/entries.table", "uses/x.use"])
 def test_a_pipe_where_a_file_should_be_keeps_nobody_waiting(world, name):
     first = _filled(world)
     (world.cache / name).unlink(missing_ok=True)
-    _pipe(world.cache / name)
+    (world.cache / name).parent.mkdir(exist_ok=True)
+    os.mkfifo(world.cache / name)
     again = world.build()
     assert same(first, again)
     assert again.encoded == 0
@@ -62,7 +52,7 @@ def test_a_claim_of_another_machine_is_waited_for_and_not_for_ever(tmp_path):
         assert not claims.take(path.name)
         for age in (3600, -3600):
             path.write_text(ELSEWHERE)
-            _age(path, age)
+            os.utime(path, (time.time() - age,) * 2)
             assert claims.take(path.name)
             claims.release([path.name])
 

@@ -135,17 +135,11 @@ def test_a_file_that_changes_before_it_is_read_is_noticed(clips, name):
         clips.build(memory=hashes)
 
 
-def frames_of(world):
-    """A folder of nine frames in a world."""
-    folder = world.data / "f.frames"
-    for number in range(9):
-        world.paint(folder / f"{number}.png", seed=number)
-    (world.data / "f.txt").write_text("f")
-    return folder
-
-
 def test_a_folder_of_frames_is_encoded_once_and_again_where_one_changes(clips):
-    folder = frames_of(clips)
+    folder = clips.data / "f.frames"
+    for number in range(9):
+        clips.paint(folder / f"{number}.png", seed=number)
+    (clips.data / "f.txt").write_text("f")
     first = clips.build()
     assert clips.build().encoded == 0
     place = first.names.index("f.frames")

@@ -146,7 +146,6 @@ def test_clips_of_a_folder(folder, files, options, wanted, told):
         return
     found = scan(settings(root, **options), grid=GRID)
     assert names(found) == wanted
-    assert names(scan(settings(root, **options), grid=GRID)) == wanted
     assert bool(found.problems) == (told is not None)
     assert told is None or told in " ".join(found.problems)
     for sample in found.samples:
@@ -228,10 +227,10 @@ def test_a_base_of_images_leaves_frames_out_and_says_so(folder):
     assert any("clip" in each and "a.frames" in each for each in found.problems)
 
 
-@pytest.mark.parametrize("name", ["b.frames", "a.frames/b.png"])
-def test_a_link_of_frames_out_of_what_is_allowed_is_refused(folder, tmp_path, name):
+@pytest.mark.parametrize("name", ["b.frames", "a.frames/b.png", "b.mp4"])
+def test_a_link_out_of_what_is_allowed_is_refused(folder, clips, tmp_path, name):
     root = folder({**FRAMES, "a.txt": "x"})
-    (root / name).symlink_to(tmp_path)
+    (root / name).symlink_to(clips[1] if name == "b.mp4" else tmp_path)
     with pytest.raises(DatasetError, match=re.escape(name)):
         scan(settings(root), AllowedFolders([root]), grid=GRID)
 
@@ -261,13 +260,6 @@ def test_a_single_clip_is_not_torn_apart_for_validation(folder):
     found = scan_all(settings(root, validation={"share": 0.5}), grid=GRID)
     assert not any(sample.validation for sample in found.samples)
     assert "holds nothing out" in " ".join(found.problems)
-
-
-def test_a_link_out_of_what_is_allowed_is_refused(folder, clips):
-    root = folder({"a.png": None, "a.txt": "x"})
-    (root / "b.mp4").symlink_to(clips[1])
-    with pytest.raises(DatasetError, match=r"b\.mp4"):
-        scan(settings(root), AllowedFolders([root]), grid=GRID)
 
 
 @pytest.mark.parametrize("changed", [False, True])

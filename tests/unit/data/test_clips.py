@@ -56,7 +56,8 @@ def test_an_edit_list_is_obeyed(tmp_path, bframes, first, count):
     path = write_clip(tmp_path / "a.mp4", options={"g": "12", "bf": str(bframes)})
     whole = [pixels for _, pixels in decoded(path)]
     content = bytearray(path.read_bytes())
-    ticks = {name: int.from_bytes(boxed(content, name, 12), "big") for name in (b"mvhd", b"mdhd")}
+    places = {name: content.index(name) + 16 for name in (b"mvhd", b"mdhd")}
+    ticks = {name: int.from_bytes(content[at : at + 4], "big") for name, at in places.items()}
     # ISO/IEC 14496-12, 8.6.6: how long, in the movie's ticks; from where, in the track's.
     place = content.index(b"elst") + 12
     begin = int.from_bytes(content[place + 4 : place + 8], "big")
@@ -75,12 +76,6 @@ def test_an_edit_list_is_obeyed(tmp_path, bframes, first, count):
     for start in (0, 5, count - 9):
         for number, image in enumerate(read_frames(path, ClipPart(start / RATE, 9, RATE))):
             assert np.array_equal(np.asarray(image), shown[start + number][1]), (start, number)
-
-
-def boxed(content, name, offset):
-    """Four bytes of a box, so far behind its name."""
-    place = content.index(name) + 4 + offset
-    return content[place : place + 4]
 
 
 @pytest.mark.parametrize("name", ["a.gif", "a.webp"])
@@ -178,10 +173,6 @@ def test_a_folder_of_frames_is_read_in_order_of_its_numbers(tmp_path, rate):
         list(read_frames(folder, ClipPart(27 / rate, 13, rate)))
 
 
-def facts(seconds):
-    return ClipFacts(64, 48, seconds)
-
-
 @pytest.mark.parametrize(
     ("seconds", "most", "clips", "starts", "frames"),
     [
@@ -194,7 +185,7 @@ def facts(seconds):
     ],
 )
 def test_a_clip_is_cut_into_equal_parts(seconds, most, clips, starts, frames):
-    parts = parts_of(facts(seconds), FrameGrid(4, 16.0).lengths(most), 16.0, clips)
+    parts = parts_of(ClipFacts(64, 48, seconds), FrameGrid(4, 16.0).lengths(most), 16.0, clips)
     assert [each.start for each in parts] == starts
     assert {each.frames for each in parts} <= {frames}
 

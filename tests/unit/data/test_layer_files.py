@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.fixtures.scanned_folder import settings
 from trainer_core.config import DatasetSection
 from trainer_core.data.sources.layer_files import require_layers
 from trainer_core.data.sources.scan_folder import scan, survey
@@ -28,10 +29,6 @@ def dataset(tmp_path):
             mode = "RGBA" if index else "RGB"
             save(tmp_path / f"layers/{name}_{index}.png", mode=mode)
     return tmp_path
-
-
-def settings(folder, **given):
-    return DatasetSection(path=str(folder), **given)
 
 
 def refusal(folder, **given):

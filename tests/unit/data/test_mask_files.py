@@ -28,6 +28,14 @@ def test_a_mask_is_found_and_is_no_sample(tmp_path, image, mask):
         assert found.problems == ()
 
 
+def test_a_mask_of_a_folder_is_that_of_every_image_of_its_name(tmp_path):
+    for name in ("x/a.png", "y/a.png"):
+        write_pair(tmp_path / "data" / name)
+    write_image(tmp_path / "theirs" / "a.png", mode="L")
+    found = scan(masked(tmp_path / "data", mask_folder=str(tmp_path / "theirs")))
+    assert [each.mask for each in found.samples] == [tmp_path / "theirs" / "a.png"] * 2
+
+
 def test_images_without_mask_are_told_or_stop(tmp_path):
     for name in ("a.png", "b.png", "c.png"):
         write_pair(tmp_path / name)

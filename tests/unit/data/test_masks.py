@@ -1,5 +1,6 @@
 """What a mask file says, where it lies on the latents, and what it weighs."""
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -38,11 +39,8 @@ def grey(values=HALVES) -> Image.Image:
     return Image.fromarray(values)
 
 
-def colored(mode):
-    def save(path):
-        grey().convert(mode).save(path)
-
-    return save
+def colored(path, mode):
+    grey().convert(mode).save(path)
 
 
 def sixteen_bits(path):
@@ -73,17 +71,17 @@ def turned(path):
     grey().rotate(90, expand=True).save(path, exif=exif)
 
 
-@pytest.mark.parametrize(
-    "save",
-    [
-        *(colored("1"), colored("L"), colored("RGB"), colored("RGBA"), colored("LA")),
-        *(sixteen_bits, clear_on_the_left, palette, palette_with_a_clear_colour, turned),
-    ],
-    ids=[
-        *("1", "L", "RGB", "RGBA", "LA"),
-        *("16 bits", "clear", "palette", "clear colour", "turned"),
-    ],
-)
+SAVED = {
+    **{mode: partial(colored, mode=mode) for mode in ("1", "L", "RGB", "RGBA", "LA")},
+    "16 bits": sixteen_bits,
+    "clear": clear_on_the_left,
+    "turned": turned,
+    "palette": palette,
+    "clear colour": palette_with_a_clear_colour,
+}
+
+
+@pytest.mark.parametrize("save", SAVED.values(), ids=SAVED)
 def test_masks_of_every_mode_say_the_same(tmp_path, save):
     save(tmp_path / "mask.png")
     assert np.array_equal(np.asarray(read_mask(tmp_path / "mask.png", (8, 6))), HALVES)

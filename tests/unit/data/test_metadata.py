@@ -5,8 +5,8 @@ import json
 
 import pytest
 
+from tests.fixtures.scanned_folder import settings
 from tests.fixtures.tables import table
-from trainer_core.config import DatasetSection
 from trainer_core.data.sources.metadata_columns import COLUMNS, find_columns
 from trainer_core.data.sources.metadata_rows import KnownFiles
 from trainer_core.data.sources.scan_folder import scan
@@ -37,10 +37,6 @@ ROWS = [
     {"image": "a.png", "caption": 'one, "two"\nand three', "repeats": 3, "weight": 0.5},
     {"image": "sub/b.png", "caption": "äöü; 日本", "repeats": 1, "weight": 2},
 ]
-
-
-def settings(folder, **values) -> DatasetSection:
-    return DatasetSection.model_validate({"path": str(folder), **values})
 
 
 @pytest.mark.parametrize("ending", WRITERS)

@@ -1,8 +1,10 @@
 """Each finding on a folder that has it, and on the same folder without."""
 
 import dataclasses
+import shutil
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -69,14 +71,10 @@ def again(folder: Path, change: Callable[[Image.Image], Image.Image]) -> None:
     change(Image.open(folder / "0.png")).save(path)
 
 
-def copied(folder: Path) -> None:
+def copied(folder: Path, *, linked: bool = False) -> None:
     """Image 0 once more, byte for byte."""
-    caption(folder / "z.png", "ohwx another").write_bytes((folder / "0.png").read_bytes())
-
-
-def linked(folder: Path) -> None:
-    """Image 0 once more, the same file."""
-    caption(folder / "z.png", "ohwx another").hardlink_to(folder / "0.png")
+    path = caption(folder / "z.png", "ohwx another")
+    path.hardlink_to(folder / "0.png") if linked else shutil.copy(folder / "0.png", path)
 
 
 def masks(folder: Path, value: int, size: tuple[int, int] = (64, 64), count: int = 6) -> None:
@@ -109,7 +107,7 @@ CASES: dict[str, tuple[Callable[[Path], object], dict]] = {
     "missing_caption": (lambda folder: (folder / "5.txt").unlink(), {}),
     "missing_image": (lambda folder: (folder / "5.png").unlink(), {}),
     "too_small": (lambda f: caption(paint(f / "z.png", (8, 8)), "ohwx tiny"), {}),
-    "held_out_trained": (linked, {"held_out": ("z.png",)}),
+    "held_out_trained": (partial(copied, linked=True), {"held_out": ("z.png",)}),
     "held_out_same": (copied, {"held_out": ("z.png",)}),
     "held_out_near": (
         lambda f: again(f, lambda image: image.resize((80, 80))),
@@ -139,20 +137,12 @@ CASES: dict[str, tuple[Callable[[Path], object], dict]] = {
     "caption_empty": (lambda f: (f / "5.txt").write_text(""), {"missing_caption": "empty"}),
     "caption_same": (lambda f: caption(f / "5.png", "ohwx a thing, view 4"), {}),
     "short_bucket": (lambda f: None, {"batch": 8}),
-    "few_images": (lambda f: [caption_gone(f, n) for n in range(3)], {}),
-    "missing_control": (lambda f: (pairs(f, (64, 64)), gone(f / "control_images/5.png")), {}),
+    "few_images": (lambda f: [path.unlink() for n in range(3) for path in f.glob(f"{n}.*")], {}),
+    "missing_control": (
+        lambda f: (pairs(f, (64, 64)), (f / "control_images/5.png").unlink()),
+        {},
+    ),
 }
-
-
-def caption_gone(folder: Path, number: int) -> None:
-    """Take an image and its caption away."""
-    gone(folder / f"{number}.png")
-    gone(folder / f"{number}.txt")
-
-
-def gone(path: Path) -> None:
-    """Remove a file."""
-    path.unlink()
 
 
 @pytest.fixture
@@ -192,7 +182,7 @@ def test_a_finding_is_told_where_it_is(folder, kind):
 
 def test_a_missing_decoder_is_told_once_with_how_to_install_it(folder, monkeypatch):
     for number in (5, 4):
-        gone(folder / f"{number}.png")
+        (folder / f"{number}.png").unlink()
         (folder / f"{number}.heic").write_bytes(b"\0\0\0\x18ftypheic\0\0\0\0mif1heic")
     monkeypatch.setitem(sys.modules, "pillow_heif", None)
     text = report_text(report_of(folder))

@@ -2,13 +2,9 @@
 
 import pytest
 
-from trainer_core.config import DatasetSection
+from tests.fixtures.scanned_folder import settings
 from trainer_core.data.sources.scan_dataset import scan_all
 from trainer_core.errors import DatasetError
-
-
-def section(own, **values) -> DatasetSection:
-    return DatasetSection.model_validate({"path": str(own), **values})
 
 
 def test_each_folder_has_its_own_settings_role_and_name(tmp_path, captioned):
@@ -24,7 +20,7 @@ def test_each_folder_has_its_own_settings_role_and_name(tmp_path, captioned):
         {"path": str(tmp_path / "held"), "role": "validation", "trigger_word": ""},
         {"path": str(tmp_path / "plain"), "role": "regularization"},
     ]
-    dataset = section(
+    dataset = settings(
         tmp_path / "own",
         trigger_word="zorb",
         folders=folders,
@@ -51,7 +47,7 @@ def test_an_image_of_two_folders_is_refused(tmp_path, captioned, role, inner):
     captioned(tmp_path / "out" / "in" / "b.png")
     outer, below = str(tmp_path / "out"), str(tmp_path / "out" / "in")
     path, second = (below, outer) if inner == "first" else (outer, below)
-    dataset = section(path, folders=[{"path": second, "role": role}])
+    dataset = settings(path, folders=[{"path": second, "role": role}])
     with pytest.raises(DatasetError, match="no image in common") as caught:
         scan_all(dataset)
     assert "dataset.folders[0].path" in caught.value.found
@@ -68,10 +64,10 @@ def test_a_folder_that_is_absent_or_named_twice_is_refused_by_its_setting(tmp_pa
             {"regularization": {"path": str(path)}},
         ):
             with pytest.raises(DatasetError, match=r"is dataset\.path as well"):
-                scan_all(section(tmp_path / "own", **further))
+                scan_all(settings(tmp_path / "own", **further))
     absent = {"path": str(tmp_path / "absent")}
     for setting, further in (("folders[0]", [absent]), ("regularization", absent)):
-        dataset = section(tmp_path / "own", **{setting.removesuffix("[0]"): further})
+        dataset = settings(tmp_path / "own", **{setting.removesuffix("[0]"): further})
         with pytest.raises(DatasetError) as caught:
             scan_all(dataset)
         assert caught.value.found.startswith(f"dataset.{setting}.path: ")
@@ -81,7 +77,7 @@ def test_folders_with_and_without_control_images_do_not_mix(tmp_path, captioned,
     captioned(tmp_path / "own" / "a.png")
     captioned(tmp_path / "edits" / "b.png")
     paint(tmp_path / "edits" / "b_control.png", seed=1)
-    dataset = section(tmp_path / "own", folders=[{"path": str(tmp_path / "edits")}])
+    dataset = settings(tmp_path / "own", folders=[{"path": str(tmp_path / "edits")}])
     with pytest.raises(DatasetError, match=r"dataset\.folders\[0\]\.path has control images"):
         scan_all(dataset)
     mixed = scan_all(dataset.model_copy(update={"missing_control": "without"}))
@@ -97,7 +93,7 @@ def test_a_share_is_held_out_of_the_own_images_alone(tmp_path, captioned):
         {"path": str(tmp_path / "more")},
         {"path": str(tmp_path / "plain"), "role": "regularization"},
     ]
-    dataset = section(tmp_path / "own", folders=folders, validation={"share": 0.25})
+    dataset = settings(tmp_path / "own", folders=folders, validation={"share": 0.25})
     held = {s.name for s in scan_all(dataset, seed=5).samples if s.validation}
     assert 1 <= len(held) < 12
     assert not any(name.startswith("plain/") for name in held)

@@ -72,17 +72,20 @@ def test_a_folder_that_is_named_twice_stands_once_and_what_is_lost_is_told(read,
     assert key in {note.key for note in run.outcome("lacking")}
 
 
-def test_a_folder_below_another_is_read_once(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "all" / "cats").mkdir(parents=True)
-    Image.new("RGB", (64, 64)).save(tmp_path / "all" / "cats" / "1.png")
-    job = tmp_path / "job.yaml"
-    datasets = "[{folder_path: all/cats, is_reg: true}, {folder_path: all}]"
+def ai_toolkit(folder, datasets):
+    job = folder / "job.yaml"
     job.write_text(
         "job: extension\nconfig: {process: [{type: sd_trainer, network: {linear: 4}, "
         f"model: {{name_or_path: m, arch: qwen_image}}, datasets: {datasets}}}]}}\n"
     )
-    run = read_foreign([open_document(job)])
+    return read_foreign([open_document(job)])
+
+
+def test_a_folder_below_another_is_read_once(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "all" / "cats").mkdir(parents=True)
+    Image.new("RGB", (64, 64)).save(tmp_path / "all" / "cats" / "1.png")
+    run = ai_toolkit(tmp_path, "[{folder_path: all/cats, is_reg: true}, {folder_path: all}]")
     assert [note.key for note in run.outcome("lacking") if "all/cats" in note.value]
     assert len(scan_all(run.config().dataset).samples) == 1
 
@@ -95,14 +98,8 @@ def test_tags_that_stay_mean_nothing_where_none_is_shuffled(read, below):
 
 
 def test_what_does_not_go_together_in_a_further_folder_is_left_out(tmp_path):
-    job = tmp_path / "job.yaml"
     captions = "{folder_path: b, keep_tokens: 1, default_caption: x}"
-    job.write_text(
-        "job: extension\nconfig: {process: [{type: sd_trainer, network: {linear: 4}, "
-        f"model: {{name_or_path: m, arch: qwen_image}}, datasets: [{{folder_path: a}}, {captions}]"
-        "}]}\n"
-    )
-    run = read_foreign([open_document(job)])
+    run = ai_toolkit(tmp_path, f"[{{folder_path: a}}, {captions}]")
     run.config()
     assert "keep" not in run.values["dataset.folders"][0]["captions"]
     (note,) = [note for note in run.outcome("lacking") if note.key.endswith("captions.keep")]

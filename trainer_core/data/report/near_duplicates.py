@@ -136,7 +136,6 @@ def alike(looks: Looks, most: int = MOST_BITS) -> list[list[int]]:
     """Group images that look alike.
 
     Args:
-        looks: `[N, 72]`.
         most: Bits of the hashes that may differ.
 
     Returns:

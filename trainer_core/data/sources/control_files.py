@@ -173,9 +173,6 @@ def folders_of_pairs(images: Iterable[ListedFile], listing: Listing) -> dict[str
 
     So ai-toolkit and FlyMyAI lay control images, whose folders may have any name.
 
-    Args:
-        images: The training images as they would be read.
-
     Returns:
         The folder of what are likely control images, to the one of their images.
     """

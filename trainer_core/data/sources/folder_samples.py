@@ -146,7 +146,8 @@ class Reader:
         if read is None:
             self.problems.tell(f"left out: {name}, because of its mask")
             return False, None
-        return of_its_shape(found.shown, read, path, facts, self.problems), found.path
+        named = f"the mask {found.shown}"
+        return of_its_shape(named, read, path, facts, self.problems), found.path
 
     def _captions(self, file: ListedFile, path: Path, name: str) -> tuple[str, ...] | None:
         with self.problems.of_captions(path):

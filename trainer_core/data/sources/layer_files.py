@@ -65,11 +65,7 @@ def layers_by_image(
 
 
 def layers_problem(name: str, layers: Sequence[Layer]) -> str | None:
-    """Say what is wrong with the places of an image's layers; None when they count up from 0 or 1.
-
-    Args:
-        layers: Its layers, in order.
-    """
+    """What is wrong with the places of an image's layers; None when they count up from 0 or 1."""
     numbers = [layer.number for layer in layers]
     if not numbers:
         return f"{name} has no layers"

@@ -98,7 +98,6 @@ class Listing:
         """Put a file where it belongs; true where it may be opened, as an image or a caption.
 
         Args:
-            name: Its path below the folder.
             caption: The extension of captions that is set, in lower case.
         """
         dot = name.rfind(".")

@@ -139,15 +139,15 @@ def tell_without_mask(without: Iterable[str], problems: Problems, *, masked: boo
 
 
 def of_its_shape(
-    shown: str, mask: ImageInfo, path: Path, image: ImageInfo, problems: Problems
+    named: str, mask: ImageInfo, path: Path, image: ImageInfo, problems: Problems
 ) -> bool:
-    """Whether a mask has the shape of its image, at ``path``; else that is told."""
+    """Whether a mask has the shape of its image, at ``path``; else that is told, as ``named``."""
     size = mask.width, mask.height
     if same_shape(size, (image.width, image.height)):
         return True
     turned = "" if path.suffix.lower() in CLIP_EXTENSIONS else turned_note(path, size)
     sizes = f"{size[0]} x {size[1]} pixels, and its image {image.width} x {image.height}{turned}"
-    problems.add(BAD_MASK, f"the mask {shown} has {sizes}", path)
+    problems.add(BAD_MASK, f"{named} has {sizes}", path)
     return False
 
 

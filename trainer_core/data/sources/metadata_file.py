@@ -57,7 +57,6 @@ class Table:
     """What a metadata file holds.
 
     Attributes:
-        names: Its columns, in order.
         faults: Lines that cannot be read, in words, without the file's name.
     """
 

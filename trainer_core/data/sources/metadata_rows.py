@@ -92,7 +92,6 @@ class Entry:
     """What a row says, checked.
 
     Attributes:
-        image: Path of the image as it is written.
         captions: Its texts; None where the row says nothing, and a caption file may.
         controls: Its control images as they are written, in order.
         repeats: At least 1.

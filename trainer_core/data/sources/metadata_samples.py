@@ -275,11 +275,10 @@ class _Survey:
                 return False, None
             file = self._files[name]
             found = self._facts(file, image)
-            fits = found is not None and (
-                facts is None
-                or of_its_shape(f"{file.shown} ({place})", found, image, facts, self.problems)
-            )
-            return fits, self.listing.path(file)
+            named = f"{place}: the mask {file.shown}"
+            if found is None or facts is None:
+                return found is not None, self.listing.path(file)
+            return of_its_shape(named, found, image, facts, self.problems), self.listing.path(file)
         if entry.mask is not None:
             words = f"{{count}} mask(s) of rows are not read (dataset.mask.source: {source}): "
             self.problems.count(words + "{names}", entry.mask)

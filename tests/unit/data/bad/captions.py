@@ -51,31 +51,35 @@ def controls(path: Path) -> DatasetSection:
     return DatasetSection(path=str(path), control_dropout=0.25)
 
 
-def droppable(variant):
-    def run(settings: DatasetSection) -> Outcome:
-        require_droppable(settings, variant, ("layered", "fill"))
-        return Outcome(())
-
-    return run
-
-
 def of_folder(path: Path) -> DatasetSection:
     folder = {"path": str(path), "control_dropout": 0.5}
     return DatasetSection(path=str(path), folders=[folder])
 
 
-def without_controls(settings: DatasetSection) -> Outcome:
+def refused(id, told, check, make=controls):
+    """What a base cannot be trained on, whatever the folder holds."""
+
+    def run(settings: DatasetSection) -> Outcome:
+        check(settings)
+        return Outcome(())
+
+    return error(id, make, told, run=run)
+
+
+def undroppable(id, told, variant, make=controls):
+    return refused(id, told, lambda s: require_droppable(s, variant, ("layered", "fill")), make)
+
+
+def without_controls(settings: DatasetSection) -> None:
     image = Path(settings.path) / "a.png"
     require_control_images([Sample("a.png", image, "a", 32, 32)], settings, "edit_plus", ())
-    return Outcome(())
 
 
-def finished(settings: DatasetSection) -> Outcome:
+def finished(settings: DatasetSection) -> None:
     entry = make_entry(Path(settings.path), "text", "a")
     size = Bucket(32, 32)
     item = CachedItem("a.png", size, (size,), entry, (entry,), entry, entry)
     require_bare_texts(settings, [item])
-    return Outcome(())
 
 
 def given(id, told, starts=None, **shares):
@@ -83,36 +87,23 @@ def given(id, told, starts=None, **shares):
         write_image(path / "a.png")
         return DatasetSection(path=str(path), **shares)
 
-    def run(settings: DatasetSection) -> Outcome:
-        endpoint_kinds(settings, starts)
-        return Outcome(())
-
-    return error(id, make, told, run=run)
+    return refused(id, told, lambda settings: endpoint_kinds(settings, starts), make)
 
 
 def steered(id, told, steers, **changes):
-    def run(settings: DatasetSection) -> Outcome:
-        image = Path(settings.path) / "a.mp4"
-        part = ClipPart(0.0, 5, 16.0)
-        sample = Sample("a.mp4", image, "a", 32, 32, **{"clip": part, **changes})
-        require_steering([sample], steered=steers)
-        return Outcome(())
-
-    return error(id, controls, told, run=run)
-
-
-def still(id, told, starts):
-    def run(settings: DatasetSection) -> Outcome:
-        require_clips(["a.png"], starts)
-        return Outcome(())
-
-    return error(id, controls, told, run=run)
+    given = {"clip": ClipPart(0.0, 5, 16.0), **changes}
+    sample = Sample("a.mp4", Path("a.mp4"), "a", 32, 32, **given)
+    return refused(id, told, lambda settings: require_steering([sample], steered=steers))
 
 
 EITHER, ALWAYS = StartFrames(always=False, end=False), StartFrames(always=True, end=True)
 
 CASES = [
-    still("image-of-a-base-that-begins", "a.png is an image ... Take the images out", ALWAYS),
+    refused(
+        "image-of-a-base-that-begins",
+        "a.png is an image ... Take the images out",
+        lambda settings: require_clips(["a.png"], ALWAYS),
+    ),
     steered("clip-without-control", "a.mp4 has no control clip ... control_images", steers=True),
     steered("image-of-a-steered-base", "a.mp4 is an image ... choose another", True, clip=None),
     steered(
@@ -147,34 +138,29 @@ CASES = [
         captioned(" \n\t\n ", variants="lines"),
         "bad.png ... empty caption file ... dataset.missing_caption",
     ),
-    error(
+    undroppable(
         "control-dropout-without-controls",
-        controls,
         "dataset.control_dropout ... 0.25 ... generate ... no control images",
-        run=droppable("generate"),
+        "generate",
     ),
-    error(
+    undroppable(
         "control-dropout-where-it-is-filled",
-        controls,
         "dataset.control_dropout ... fill ... cannot do without",
-        run=droppable("fill"),
+        "fill",
     ),
-    error(
+    undroppable(
         "control-dropout-of-one-folder",
-        of_folder,
         "dataset.folders[0].control_dropout ... 0.5",
-        run=droppable("generate"),
+        *("generate", of_folder),
     ),
-    error(
+    refused(
         "no-control-for-a-base-that-edits",
-        controls,
         "a.png ... no control image ... edit_plus ... base.variant",
-        run=without_controls,
+        without_controls,
     ),
-    error(
+    refused(
         "finished-cache-without-bare-texts",
-        controls,
         "dataset.control_dropout ... a.png ... finished cache ... Encode again",
-        run=finished,
+        finished,
     ),
 ]

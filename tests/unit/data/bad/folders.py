@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.fixtures.bad_input import Outcome, error, write_image, write_pair
+from tests.fixtures.scanned_folder import settings
 from trainer_core.config import DatasetSection, RunConfig
 from trainer_core.data.cache.cache_file import make_entry
 from trainer_core.data.cache.cached_dataset import CachedDataset
@@ -16,17 +17,13 @@ from trainer_core.training.setup.run_batches import require_trained
 from trainer_core.types import Bucket
 
 
-def _settings(folder: Path, **values: Any) -> DatasetSection:
-    return DatasetSection.model_validate({"path": str(folder), **values})
-
-
 def _table(content: bytes) -> Callable[[Path], DatasetSection]:
     """A folder with a metadata file and an image."""
 
     def make(folder: Path) -> DatasetSection:
         write_image(folder / "a.png")
         (folder / "metadata.jsonl").write_bytes(content)
-        return _settings(folder)
+        return settings(folder)
 
     return make
 
@@ -46,7 +43,7 @@ def _parquet(rows: list[dict[str, Any]], cut: int = 0) -> Callable[[Path], Datas
             content = bytearray(path.read_bytes())
             content[cut : cut + 40] = b"\xff" * 40
             path.write_bytes(content)
-        return _settings(folder)
+        return settings(folder)
 
     return make
 
@@ -57,10 +54,10 @@ def _two_tables(folder: Path) -> DatasetSection:
 
 
 def _linked_table(folder: Path) -> DatasetSection:
-    settings = _ONE(folder)
+    found = _ONE(folder)
     (folder / "metadata.jsonl").rename(folder / "real.txt")
     (folder / "metadata.jsonl").mkdir()
-    return settings.model_copy(update={"layout": "metadata"})
+    return found.model_copy(update={"layout": "metadata"})
 
 
 def _saved(folder: Path) -> DatasetSection:
@@ -68,13 +65,13 @@ def _saved(folder: Path) -> DatasetSection:
     (folder / "dataset_dict.json").write_text('{"splits": ["train"]}')
     (folder / "train" / "data-00000-of-00001.arrow").write_bytes(b"ARROW1")
     (folder / "train" / "state.json").write_text("{}")
-    return _settings(folder)
+    return settings(folder)
 
 
 def _parquet_parts(folder: Path) -> DatasetSection:
     (folder / "data").mkdir()
     (folder / "data" / "train-00000-of-00001.parquet").write_bytes(b"PAR1")
-    return _settings(folder)
+    return settings(folder)
 
 
 def _empty_validation(folder: Path) -> DatasetSection:

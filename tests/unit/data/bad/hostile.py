@@ -29,13 +29,17 @@ from trainer_core.families.run_files import load_config
 _Make = Callable[[Path], DatasetSection]
 
 
-def _table(name: str, content: Callable[[], str], **values: Any) -> _Make:
+def _table(content: str, name: str = "metadata.jsonl", **values: Any) -> _Make:
     def make(folder: Path) -> DatasetSection:
         write_image(folder / "a.png")
-        (folder / name).write_text(content(), encoding="utf-8")
+        (folder / name).write_text(content, encoding="utf-8")
         return DatasetSection(path=str(folder), **values)
 
     return make
+
+
+def _rows(id: str, content: str, told: str) -> BadInput:
+    return error(id, _table(content), told)
 
 
 def _parquet(rows: int, image: str, caption: str) -> _Make:
@@ -58,12 +62,6 @@ def _parquet(rows: int, image: str, caption: str) -> _Make:
         return DatasetSection(path=str(folder))
 
     return make
-
-
-def _json_caption(folder: Path) -> DatasetSection:
-    write_image(folder / "a.png")
-    (folder / "a.json").write_text('{"caption": "a \\ud800"}')
-    return DatasetSection(path=str(folder))
 
 
 def _home(folder: Path) -> DatasetSection:
@@ -89,26 +87,24 @@ def _linked(whole_folder: bool) -> _Make:
     return make
 
 
-def _long_jpeg(folder: Path) -> DatasetSection:
-    path = folder / "a.jpg"
-    Image.new("RGB", (32, 32)).save(path)
-    (folder / "a.txt").write_text("a thing")
-    content = path.read_bytes()
-    part = b"\xff\xe1\xff\xff" + b"Exif\0\0II*\0\x08\0\0\0\xff\xff".ljust(65533, b"\0")
-    path.write_bytes(content[:2] + part * 520 + content[2:])
-    return DatasetSection(path=str(folder))
+def _jpeg(body: bytes, times: int = 1) -> _Make:
+    """A JPEG with parts of tags."""
+
+    def make(folder: Path) -> DatasetSection:
+        path = folder / "a.jpg"
+        Image.new("RGB", (32, 32)).save(path)
+        (folder / "a.txt").write_text("a thing")
+        content = path.read_bytes()
+        part = b"\xff\xe1" + (len(body) + 2).to_bytes(2, "big") + body
+        path.write_bytes(content[:2] + part * times + content[2:])
+        return DatasetSection(path=str(folder))
+
+    return make
 
 
-def _turned_often(folder: Path) -> DatasetSection:
-    path = folder / "a.jpg"
-    Image.new("RGB", (32, 32)).save(path)
-    (folder / "a.txt").write_text("a thing")
-    content = path.read_bytes()
-    tag = b"\x12\x01\x03\0\xff\xff\xff\xff\x08\0\0\0"
-    body = b"Exif\0\0II*\0\x08\0\0\0\x88\x13" + tag * 5000
-    length = (len(body) + 2).to_bytes(2, "big")
-    path.write_bytes(content[:2] + b"\xff\xe1" + length + body + content[2:])
-    return DatasetSection(path=str(folder))
+_TAGS = b"Exif\0\0II*\0\x08\0\0\0"
+_LONG = (_TAGS + b"\xff\xff").ljust(65533, b"\0")
+_TURNED_OFTEN = _TAGS + b"\x88\x13" + b"\x12\x01\x03\0\xff\xff\xff\xff\x08\0\0\0" * 5000
 
 
 def _choices(folder: Path) -> DatasetSection:
@@ -135,7 +131,7 @@ def _named_as_page(folder: Path) -> DatasetSection:
 
 def _repeated(folder: Path) -> DatasetSection:
     row = {"image": "a.png", "caption": "c", "repeats": 10000}
-    return _table("metadata.jsonl", lambda: json.dumps(row), num_repeats=10000)(folder)
+    return _table(json.dumps(row), num_repeats=10000)(folder)
 
 
 def _paced(settings: DatasetSection) -> Outcome:
@@ -160,6 +156,11 @@ def _loaded(path: Path) -> Outcome:
     return Outcome(())
 
 
+def _row(name: str, value: str) -> str:
+    return f'{{"image": "a.png", "caption": "c", "{name}": {value}}}'
+
+
+_HALF = '{"image": "a.png", "caption": "a \\ud800"}'
 _WIDE = "image,text" + "".join(f",c{number}" for number in range(20_000)) + "\n"
 
 RUN_FILES = [
@@ -174,26 +175,10 @@ RUN_FILES = [
     ("[{path: ''}]", "path"),
 ]
 CASES = [
-    error(
-        "jsonl of millions of rows",
-        _table("metadata.jsonl", lambda: "{}\n" * 2_000_001),
-        "more than 2000000 rows ... (.jsonl)",
-    ),
-    error(
-        "jsonl of nothing but faults",
-        _table("metadata.jsonl", lambda: "{\n" * 200_000),
-        "10000 of its lines ... line 1",
-    ),
-    error(
-        "rows that say nothing",
-        _table("metadata.jsonl", lambda: '{"image": 3}\n' * 20_000),
-        "10000 of its lines ... line 1",
-    ),
-    error(
-        "csv of twenty thousand columns",
-        _table("metadata.csv", lambda: _WIDE),
-        "more than 10000 columns",
-    ),
+    _rows("jsonl of millions of rows", "{}\n" * 2_000_001, "more than 2000000 rows ... (.jsonl)"),
+    _rows("jsonl of nothing but faults", "{\n" * 200_000, "10000 of its lines ... line 1"),
+    _rows("rows that say nothing", '{"image": 3}\n' * 20_000, "10000 of its lines ... line 1"),
+    error("csv of many columns", _table(_WIDE, "metadata.csv"), "more than 10000 columns"),
     error(
         "parquet that unpacks to gigabytes",
         _parquet(20_000, "a.png", "x" * 10**5),
@@ -203,28 +188,16 @@ CASES = [
     error(
         "parquet of millions of rows", _parquet(3 * 10**6, "a.png", "c"), "more than 2000000 rows"
     ),
-    error(
-        "row with half a letter",
-        _table("metadata.jsonl", lambda: '{"image": "a.png", "caption": "a \\ud800"}'),
-        "metadata.jsonl line 1 ... letter 3 ... \\ud800",
-    ),
-    error("json with half a letter", _json_caption, "a.json ... letter 3"),
-    error(
-        "row with an infinite weight",
-        _table("metadata.jsonl", lambda: '{"image": "a.png", "caption": "c", "weight": 1e999}'),
-        "line 1 ... weight is inf",
-    ),
-    error(
-        "row with a number of many digits",
-        _table("metadata.jsonl", lambda: f'{{"image": "a.png", "repeats": {"9" * 5000}}}'),
-        "line 1 ... no JSON",
-    ),
+    _rows("row with half a letter", _HALF, "metadata.jsonl line 1 ... letter 3 ... \\ud800"),
+    error("json with half a letter", _table(_HALF, "a.json"), "a.json ... letter 3"),
+    _rows("row of infinite weight", _row("weight", "1e999"), "line 1 ... weight is inf"),
+    _rows("row with a number of many digits", _row("repeats", "9" * 5000), "line 1 ... no JSON"),
     error("repeats times repeats", _repeated, "100000000 times", run=_paced),
     error("held-out folder below the home", _home, "trained and measured"),
     error("held-out image is a link", _linked(False), "trained and measured"),
     error("held-out folder is a link", _linked(True), "trained and measured"),
-    error("jpeg with endless tags", _long_jpeg, "a.jpg ... behind more than"),
-    warning("jpeg turned five thousand times", _turned_often),
+    error("jpeg with endless tags", _jpeg(_LONG, 520), "a.jpg ... behind more than"),
+    warning("jpeg turned five thousand times", _jpeg(_TURNED_OFTEN)),
     error("choices in their thousands", _choices, "a.png ... more than 2000"),
     left_out("devices as images", _device_folder, "null.png ... zero.png"),
     warning("name that is HTML and turns text", _named_as_page),

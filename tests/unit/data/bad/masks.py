@@ -69,9 +69,8 @@ def _bytes(folder: Path, data: bytes, **options: Any) -> DatasetSection:
     return _settings(folder, **options)
 
 
-def _other_shape(folder: Path, turned: bool = False) -> DatasetSection:
-    mask = _two(folder, width=96)
-    _mask(mask, *((SIZE, 96) if turned else (SIZE, SIZE)))
+def _other_shape(folder: Path) -> DatasetSection:
+    _mask(_two(folder, width=96))
     return _settings(folder)
 
 

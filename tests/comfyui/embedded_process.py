@@ -1,8 +1,7 @@
 """Runs inside ComfyUI's interpreter: what it computes with the embedded base that the pack built.
 
-Usage: embedded_process.py FOLDER, with ComfyUI's folder in PYTHONPATH. FOLDER has ``jobs.json``
-(adapters: name and file; captions, each with a number of control images) and
-``inputs.safetensors`` (``noisy``, ``sigma``, ``text``, ``reference``, ``pixels``, ``latents``,
+FOLDER has ``jobs.json`` (adapters: name and file; captions, each with a number of control images)
+and ``inputs.safetensors`` (``noisy``, ``sigma``, ``text``, ``reference``, ``pixels``, ``latents``,
 ``controls``); it gets ``results.safetensors`` and ``facts.json``.
 """
 
@@ -90,5 +89,4 @@ def main():
     (folder / "facts.json").write_text(json.dumps(facts), encoding="utf-8")
 
 
-if __name__ == "__main__":
-    main()
+main()

@@ -1,8 +1,7 @@
 """Runs inside ComfyUI's interpreter: what a MODEL carries beside its weights.
 
-Usage: model_changes_process.py RESULT, with ComfyUI's folder in PYTHONPATH. RESULT gets the
-fingerprints of a tiny MODEL with changes of its blocks, what is refused, and what is asked of
-ComfyUI's memory for a run.
+RESULT gets the fingerprints of a tiny MODEL with changes of its blocks, what is refused, and what
+is asked of ComfyUI's memory for a run.
 """
 
 import json
@@ -155,5 +154,4 @@ def main(result):
     result.write_text(json.dumps(found, indent=1), encoding="utf-8")
 
 
-if __name__ == "__main__":
-    main(*map(Path, sys.argv[1:]))
+main(*map(Path, sys.argv[1:]))

@@ -1,12 +1,11 @@
 """Runs inside ComfyUI's interpreter: its table of names, and what it computes with small files.
 
-Usage: proof_process.py JOBS RESULT, with ComfyUI's folder in PYTHONPATH. JOBS is a JSON file:
-``bases`` maps a family to the shapes of its base's tensors, of which a model without weights is
-made; ``cases`` is a list of (file, shape of the weight). Each file's keys begin with
-``diffusion_model.layer`` or ``other.layer``, which both mean that one weight; ``files`` is a list
-of (family, file), which are only loaded, by the names of the family's model. RESULT gets the
-tables, for each file what ComfyUI said, and for each case the same and whether it stopped; beside
-it lies ``RESULT.safetensors`` with the weights before and after.
+Arguments: JOBS RESULT. JOBS is a JSON file: ``bases`` maps a family to the shapes of its base's
+tensors, of which a model without weights is made; ``cases`` is a list of (file, shape of the
+weight). Each file's keys begin with ``diffusion_model.layer`` or ``other.layer``, which both mean
+that one weight; ``files`` is a list of (family, file), which are only loaded, by the names of the
+family's model. RESULT gets the tables, for each file what ComfyUI said, and for each case the same
+and whether it stopped; beside it lies ``RESULT.safetensors`` with the weights before and after.
 """
 
 import json
@@ -89,5 +88,4 @@ def main():
     Path(result_file).write_text(json.dumps(result), encoding="utf-8")
 
 
-if __name__ == "__main__":
-    main()
+main()

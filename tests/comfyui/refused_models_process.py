@@ -1,8 +1,7 @@
 """Runs inside ComfyUI's interpreter: what Base From Model says of models that make no images.
 
-Usage: refused_models_process.py RESULT, with ComfyUI's folder in PYTHONPATH. RESULT gets, for
-each of ComfyUI's supported models, its class and the three parts of an error, or nothing where the
-model would be trained.
+RESULT gets, for each of ComfyUI's supported models, its class and the three parts of an error, or
+nothing where the model would be trained.
 """
 
 import json
@@ -48,5 +47,4 @@ def main(result):
     Path(result).write_text(json.dumps(found, indent=1), encoding="utf-8")
 
 
-if __name__ == "__main__":
-    main(*map(Path, sys.argv[1:]))
+main(*map(Path, sys.argv[1:]))

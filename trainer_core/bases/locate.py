@@ -355,11 +355,7 @@ def count_numbers(path: str | Path, family: Family) -> int:
 
 
 def trainable_family(file: WeightFile) -> str:
-    """As `file_family`, and refuse what could not be trained on.
-
-    Raises:
-        BaseModelError: As `detect_base`.
-    """
+    """As `file_family`, and refuse what could not be trained on; errors as of `detect_base`."""
     name = file_family(file)
     check_formats(file)
     spec = FAMILIES[name].files.single_file

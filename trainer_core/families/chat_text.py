@@ -232,11 +232,7 @@ def require_controls(caption: str, count: int, bounds: tuple[int, int], variant:
 
 
 def refuse_image_token(caption: str, token: str) -> None:
-    """Refuse a caption with the token that stands for an image.
-
-    Raises:
-        DatasetError: When it has it.
-    """
+    """Refuse a caption with the token that stands for an image, by `DatasetError`."""
     if token in caption:
         raise DatasetError(
             f"the caption {caption[:60]!r} has {token}",

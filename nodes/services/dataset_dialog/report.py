@@ -281,11 +281,7 @@ class Reports:
         self._made: OrderedDict[tuple[str, str], Report] = OrderedDict()
 
     def get(self, settings: DatasetSection, within: AllowedFolders) -> Report:
-        """The report of a folder.
-
-        Raises:
-            DatasetError: As `survey`.
-        """
+        """The report of a folder; errors as of `survey`."""
         key = settings.model_dump_json(), folder_stamp(Path(settings.path))
         with self._lock:
             found = self._made.get(key)

@@ -216,11 +216,7 @@ def _differences(folder: Path, ending: Ending, forms: Sequence[Form]) -> Differe
 
 
 def run_state(folder: Path, run: str, node_id: str = "", workflow: str = "") -> RunState:
-    """A run as its version folder has it.
-
-    Raises:
-        InputError: When its record is damaged.
-    """
+    """A run as its version folder has it; `InputError` where its record is damaged."""
     ending = read_ending(folder)
     state = RunState(node_id, run, folder.parent.name, ending.steps, workflow)
     state.status = "training" if ending.status == "running" else ending.status

@@ -164,11 +164,7 @@ def of_denoiser(state: AdapterState) -> AdapterState:
 
 
 def refuse_unread(file: AdapterFile) -> None:
-    """Refuse a file that has more than this trainer reads.
-
-    Raises:
-        AdapterFileError: When it has; the message says what.
-    """
+    """Refuse a file that has more than this trainer reads, by `AdapterFileError` that says what."""
     if file.unread:
         raise AdapterFileError(
             f"{file.path}: {told(count_kinds(file.unread))}",

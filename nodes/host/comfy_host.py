@@ -116,11 +116,7 @@ def base_names() -> list[str]:
 
 
 def base_path(name: str) -> str:
-    """What the run file says for a name of `base_names`.
-
-    Raises:
-        InputError: When there is no such file or folder.
-    """
+    """What the run file says for a name of `base_names`; `InputError` for no such base."""
     if name == EMBEDDED:
         return EMBEDDED
     roots = {kind: _registered(kind) for kind in _BASE_FOLDERS}

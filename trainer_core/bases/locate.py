@@ -333,11 +333,7 @@ def detect_variant(path: str | Path, family: Family) -> str | None:
 
 
 def count_numbers(path: str | Path, family: Family) -> int:
-    """Numbers of the weights of a base's layers, by the sizes that it says.
-
-    Raises:
-        BaseModelError: When it cannot be read.
-    """
+    """How many numbers a base's layers hold by their sizes; `BaseModelError` if unread."""
     place = family.embedded if str(path) == EMBEDDED else Path(path).expanduser()
     assert place is not None
     if place.is_file():

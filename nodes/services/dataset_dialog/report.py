@@ -306,11 +306,7 @@ class Thumbnails:
         self._size, self._largest = 0, largest
 
     def get(self, path: Path, *, large: bool) -> bytes:
-        """An image as the trainer sees it, upright and in sRGB, as WebP.
-
-        Raises:
-            DatasetError: When it cannot be read.
-        """
+        """An image as the trainer sees it, upright, in sRGB, as WebP; or `DatasetError`."""
         if large:
             return _encoded(path, _SIZES[1])
         key = str(path), path.stat().st_mtime_ns

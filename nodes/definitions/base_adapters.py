@@ -46,11 +46,7 @@ def base_adapter_inputs() -> list[io.Input]:
 
 
 def chosen_adapters(inputs: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """What the inputs say, as the run file's ``base.adapters``.
-
-    Raises:
-        InputError: When a line is no name with a strength, or there is no such file.
-    """
+    """What the inputs say, as ``base.adapters``; `InputError` for a bad line or an absent file."""
     found = training_adapters(inputs.get("training_adapter") or NO_FILE)
     lines = (line.strip() for line in (inputs.get("base_adapters") or "").splitlines())
     return found + [_adapter(line) for line in lines if line]

@@ -120,11 +120,7 @@ class SettingInput(NamedTuple):
         return self.by_optimizer and value == self.field.default
 
     def read(self, value: Any) -> Any:
-        """What the input says, as a value for the run file.
-
-        Raises:
-            ConfigError: When a line of a table has no number.
-        """
+        """The input's value for the run file; `ConfigError` for a line without a number."""
         kind, may_be_unset = _kind(self.field.annotation)
         if kind in {"choice", "flag"}:
             return value

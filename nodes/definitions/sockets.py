@@ -203,7 +203,7 @@ def lora_stamp(file: str) -> str:
 
 
 def chosen_lora(file: str, lora: Any) -> Any:
-    """The path of the chosen file, or the adapter of the graph.
+    """The chosen file's path, or the graph's adapter.
 
     Raises:
         InputError: When both or neither is given, or there is no such file.

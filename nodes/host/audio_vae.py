@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from ...trainer_core.errors import InputError
 from ...trainer_core.families import graph_model_layers
-from .clip_and_vae_inputs import ordinary, require_plain, vae_identity
+from .clip_and_vae_inputs import require_plain, vae_identity
+from .ordinary_tensors import ordinary_copy
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -102,7 +103,7 @@ class AudioVae:
         with torch.inference_mode():
             raw = latents[None].float().cpu() / self.scale
             wave = self.vae.decode(raw).movedim(-1, 1)[0].float().cpu()
-        return Sound(ordinary(wave), int(self.vae.first_stage_model.output_sample_rate))
+        return Sound(ordinary_copy(wave), int(self.vae.first_stage_model.output_sample_rate))
 
     def shape(self, seconds: float) -> tuple[int, int, int]:
         """The shape of the latents for a clip, as of ComfyUI's nodes of empty ones."""
@@ -119,7 +120,7 @@ class AudioVae:
         rate = int(self.vae.audio_sample_rate)
         with torch.inference_mode():
             waveform = torch.zeros(2, round((seconds + _BEHIND) * rate))
-            return ordinary(self.encode(waveform, rate, seconds)[0].float().cpu())
+            return ordinary_copy(self.encode(waveform, rate, seconds)[0].float().cpu())
 
     def encode(self, waveform: Tensor, rate: int, seconds: float) -> Tensor:
         """Encode a clip's sound `[2, N]` in [-1, 1], a little longer than it, to `[1, *shape]`.

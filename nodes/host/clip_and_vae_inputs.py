@@ -121,18 +121,6 @@ def require_trainable(model: Any) -> None:
         )
 
 
-def ordinary(tensor: Tensor) -> Tensor:
-    """A copy that owes nothing to ComfyUI: float32, contiguous, on the CPU, without a gradient.
-
-    ComfyUI computes under ``torch.inference_mode``; such tensors can be neither trained on nor
-    changed elsewhere.
-    """
-    import torch
-
-    with torch.inference_mode(False), torch.no_grad():
-        return tensor.to("cpu", torch.float32, copy=True).contiguous()
-
-
 def made_by(value: Any) -> str:
     """Where a function or an object of a node is from, such as ``nodes_flux.KV_Attn_Input``."""
     kind = value if hasattr(value, "__qualname__") else type(value)

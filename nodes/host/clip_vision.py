@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ...trainer_core.errors import InputError
-from .clip_and_vae_inputs import ordinary
+from .ordinary_tensors import ordinary_copy
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -26,4 +26,4 @@ def seen_in(vision: Any, pixels: Tensor) -> Tensor:
     if found is None or found.ndim != 2:
         kind = getattr(vision, "model_type", type(vision).__name__)
         raise InputError(f"clip_vision: {kind}, which gives no embedding", "one that does", _REMEDY)
-    return ordinary(found[0])
+    return ordinary_copy(found[0])

@@ -96,11 +96,7 @@ _NO_FOLDER = (
 
 
 def dataset_path(name: str) -> Path:
-    """The folder behind a name of `dataset_names`.
-
-    Raises:
-        InputError: When it is not one of the allowed folders.
-    """
+    """The folder behind a name of `dataset_names`; `InputError` for one that is not allowed."""
     path = resolve_below(name, data_roots(), "folder", remedy=_NO_FOLDER)
     if not path.is_dir():
         raise InputError(
@@ -120,11 +116,7 @@ def base_names() -> list[str]:
 
 
 def base_path(name: str) -> str:
-    """What the run file says for a name of `base_names`.
-
-    Raises:
-        InputError: When there is no such file or folder.
-    """
+    """What the run file says for a name of `base_names`; `InputError` for no such base."""
     if name == EMBEDDED:
         return EMBEDDED
     roots = {kind: _registered(kind) for kind in _BASE_FOLDERS}
@@ -137,11 +129,7 @@ def lora_names() -> list[str]:
 
 
 def lora_path(name: str) -> Path:
-    """The adapter file behind a name of `lora_names`.
-
-    Raises:
-        InputError: When there is no such file.
-    """
+    """The adapter file behind a name of `lora_names`; `InputError` where there is none."""
     roots = {"loras": _registered("loras")}
     remedy = "Choose from the list after a refresh (key R), or move the file to the loras folder."
     return resolve_below(f"loras/{name}", roots, "file", links=True, remedy=remedy)

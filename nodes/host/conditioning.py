@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...trainer_core.errors import DatasetError
 from ...trainer_core.filesystem.text_files import parse_json
+from .ordinary_tensors import ordinary_copy
 
 if TYPE_CHECKING:
     import torch
@@ -65,7 +66,8 @@ def _taken_apart(value: Any, tensors: dict[str, Tensor], caption: str) -> Any:
     if isinstance(value, torch.Tensor):
         name = f"t{len(tensors)}"
         batched = value.ndim > _MATRIX and value.shape[0] == 1
-        tensors[name] = _plain(value[0] if batched else value)
+        dtype = torch.float32 if value.is_floating_point() else value.dtype
+        tensors[name] = ordinary_copy(value[0] if batched else value, dtype)
         if batched and tensors[name].ndim == _MATRIX and (rows := _filled_rows(tensors[name])):
             padded = len(tensors[name])
             tensors[name] = tensors[name][:rows].clone()
@@ -103,14 +105,6 @@ def _filled_rows(matrix: Tensor) -> int:
     """Rows up to the last one that is not all zeros."""
     filled = matrix.any(dim=1).nonzero()
     return int(filled[-1]) + 1 if len(filled) else 0
-
-
-def _plain(tensor: Tensor) -> Tensor:
-    import torch
-
-    with torch.inference_mode(False), torch.no_grad():
-        dtype = torch.float32 if tensor.is_floating_point() else tensor.dtype
-        return tensor.to("cpu", dtype, copy=True).contiguous()
 
 
 def _bytes(text: str) -> Tensor:

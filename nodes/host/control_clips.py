@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from . import comfy_host
-from .clip_and_vae_inputs import Vae, ordinary
+from .clip_and_vae_inputs import Vae
+from .ordinary_tensors import ordinary_copy
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -41,7 +42,7 @@ def control_rule(model: Any) -> ControlRule | None:
 
 def encoded_control(rule: ControlRule, vae: Vae, frames: Tensor) -> Tensor:
     """Encode a control clip `[T, 3, H, W]`, uint8, to latents of the VAE `[C, f, h, w]`."""
-    return ordinary(rule.encode(vae, frames.movedim(1, -1).float() / 255)[0])
+    return ordinary_copy(rule.encode(vae, frames.movedim(1, -1).float() / 255)[0])
 
 
 def _vace(vae: Vae, frames: Tensor) -> Tensor:

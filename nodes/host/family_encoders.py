@@ -19,12 +19,12 @@ from .clip_and_vae_inputs import (
     Tokens,
     Vae,
     clip_identity,
-    ordinary,
     reads_weights,
     require,
     require_plain,
     vae_identity,
 )
+from .ordinary_tensors import ordinary_copy
 
 if TYPE_CHECKING:
     import torch
@@ -102,7 +102,7 @@ class GraphText(NamedTuple):
         tokens = text.tokens(caption, images)
         with torch.inference_mode():
             ((rows, extra),) = self.clip.encode_from_tokens_scheduled(tokens)
-        found = {k: ordinary(v) for k, v in self.spec.conditioning(rows[0], extra).items()}
+        found = {k: ordinary_copy(v) for k, v in self.spec.conditioning(rows[0], extra).items()}
         if self.trained is not None:
             del found[self.trained.pooled]
             found[self.trained.tokens] = self._numbers(caption, tokens)
@@ -259,7 +259,7 @@ class GraphVae(NamedTuple):
                 f"{list(wanted)} for an image of {width} x {height} pixels",
                 self.spec.remedy,
             )
-        return ordinary(latents)
+        return ordinary_copy(latents)
 
     def _raw(self, frames: Tensor) -> Tensor:
         import torch
@@ -280,7 +280,7 @@ class GraphVae(NamedTuple):
             pixels = self.vae.decode(raw.unsqueeze(2) if video else raw)
             still = pixels[:, 0] if pixels.ndim == 5 else pixels
             result = still[..., : self.spec.pixel_channels].movedim(-1, 1).float() * 2 - 1
-        return ordinary(result)
+        return ordinary_copy(result)
 
     def _statistics(self) -> tuple[Tensor, Tensor]:
         import torch

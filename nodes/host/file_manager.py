@@ -18,11 +18,7 @@ def file_manager() -> str | None:
 
 
 def show_folder(program: str, folder: Path) -> None:
-    """Start the program, and do not wait for it.
-
-    Raises:
-        OSError: When it cannot be started.
-    """
+    """Start the program, and do not wait for it; `OSError` where it cannot be started."""
     nothing = subprocess.DEVNULL
     subprocess.Popen(
         [program, str(folder.absolute())],

@@ -232,11 +232,7 @@ class GraphModel:
 
     @cached_property
     def parameterization(self) -> Parameterization:
-        """What its raw output stands for.
-
-        Raises:
-            BaseModelError: When ComfyUI samples it in a way that has no loss here.
-        """
+        """What its raw output stands for; `BaseModelError` where that has no loss here."""
         from ...trainer_core.diffusion import parameterization as known
 
         kinds, sampling = comfy_host.comfyui_module("comfy.model_sampling"), self.sampling

@@ -17,7 +17,6 @@ from .clip_and_vae_inputs import (
     Tokens,
     Vae,
     clip_identity,
-    ordinary,
     reads_weights,
     require,
     require_plain,
@@ -25,6 +24,7 @@ from .clip_and_vae_inputs import (
 )
 from .conditioning import stored_conditioning
 from .control_clips import ControlRule, encoded_control
+from .ordinary_tensors import ordinary_copy
 
 if TYPE_CHECKING:
     import contextlib
@@ -197,7 +197,7 @@ class PlainEncoders:
             raw = [vae.encode(frame[None]) for frame in frames]
             self._require_fitting(raw[0], pixels.shape)
             latents = torch.cat([self.space.normalized(each.float().cpu()) for each in raw])
-        return ordinary(latents[:, :, 0] if latents.ndim == _VIDEO + 2 else latents)
+        return ordinary_copy(latents[:, :, 0] if latents.ndim == _VIDEO + 2 else latents)
 
     def encode_clip(self, frames: Tensor) -> Tensor:
         """Encode a clip `[T, 3, H, W]`, uint8, to `[C, f, h, w]`, float32 on the CPU.
@@ -214,7 +214,7 @@ class PlainEncoders:
             raw = vae.encode(frames.movedim(1, -1).float() / 255)
             self._require_fitting(raw, frames.shape, self.clips.latent_frames(len(frames)))
             latents = self.space.normalized(raw.float().cpu())
-        return ordinary(latents[0])
+        return ordinary_copy(latents[0])
 
     def encode_endpoints(self, first: Tensor, last: Tensor | None, count: int) -> Conditioning:
         """Encode a clip's first frame `[3, H, W]`, uint8, and maybe the last; of so many frames.
@@ -245,7 +245,7 @@ class PlainEncoders:
         assert self.audio is not None
         with torch.inference_mode():
             raw = self.audio.encode(sound.waveform, sound.rate, seconds)
-            return ordinary(self.space.format.process_in(raw.float().cpu())[0])
+            return ordinary_copy(self.space.format.process_in(raw.float().cpu())[0])
 
     def _try(self) -> None:
         if self.probe is not None and self.clip is not None:
@@ -285,7 +285,7 @@ class PlainEncoders:
                 if pixels.ndim == _VIDEO + 2 and latents.ndim == _VIDEO + 1:
                     pixels = pixels[:, 0]
                 found = pixels[..., :3].movedim(-1, -3).float() * 2 - 1
-            return ordinary(found)
+            return ordinary_copy(found)
 
         return decode
 

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 from ...trainer_core.errors import BaseModelError
 from ...trainer_core.types import ENDS, START, StartFrames
 from . import comfy_host
-from .clip_and_vae_inputs import Vae, ordinary, require, weights_fingerprint
+from .clip_and_vae_inputs import Vae, require, weights_fingerprint
+from .ordinary_tensors import ordinary_copy
 
 if TYPE_CHECKING:
     import torch
@@ -132,12 +133,12 @@ class EndpointEncoder:
         shown = [each for each in (first, last) if each is not None]
         frames = [each.movedim(0, -1)[None].float() / 255 for each in shown]
         latents = rule.encode(vae, frames[0], None if last is None else frames[1], count)
-        found = {_FRAMES: ordinary(latents[0])}
+        found = {_FRAMES: ordinary_copy(latents[0])}
         if rule.reads and getattr(self.model.diffusion_model, rule.reads, None) is not None:
             vision = require(self.vision, "CLIP_VISION", "to encode start frames", _VISION_REMEDY)
             # As it was trained: the whole frame in a square.
             views = [vision.encode_image(each, crop=False)[rule.read_part] for each in frames]
-            found[_VISION] = ordinary(torch.cat(views, dim=-2)[0])
+            found[_VISION] = ordinary_copy(torch.cat(views, dim=-2)[0])
         if rule.clean:
             every = int(self.model.latent_format.temporal_downscale_ratio)
             found["clean"] = torch.zeros((count - 1) // every + 1)

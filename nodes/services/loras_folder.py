@@ -208,11 +208,7 @@ def _family_of(
 
 
 def check_file_name(name: str) -> tuple[str, ...]:
-    """The parts of a new file's name below the loras folder.
-
-    Raises:
-        InputError: When the name leads elsewhere, or is none on some system.
-    """
+    """The parts of a new file's name in the loras folder; `InputError` for one outside."""
     return checked_parts(unicodedata.normalize("NFC", name.removesuffix(_SUFFIX)), "name")
 
 

@@ -45,11 +45,7 @@ def _with_trained_text(values: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def require_slider(values: Mapping[str, Any]) -> None:
-    """Check a slider as `check_settings`, and that there is one.
-
-    Raises:
-        ConfigError: When a setting is wrong, or there is no positive prompt.
-    """
+    """Check a slider as `check_settings`, and that it has a positive prompt; else `ConfigError`."""
     check_settings(values)
     if not values["dataset"]["slider"]["positive"].strip():
         raise ConfigError(

@@ -73,11 +73,7 @@ def _check_run_name(name: str) -> None:
 
 
 def check_run_name(inputs: Mapping[str, Any]) -> None:
-    """Check the ``name`` among a node's inputs, if it is known yet.
-
-    Raises:
-        ConfigError: When no run can have it.
-    """
+    """Check ``name`` among a node's inputs, if known; `ConfigError` for a bad one."""
     if "name" in inputs:
         _check_run_name(inputs["name"])
 

@@ -42,11 +42,7 @@ class _TrialObserver(NodeObserver):
 
 
 def check_grid(inputs: Mapping[str, Any]) -> None:
-    """Check the ``grid`` among a node's inputs, if it is known yet.
-
-    Raises:
-        ConfigError: When it is none.
-    """
+    """Check ``grid`` among a node's inputs, if known; `ConfigError` for a bad one."""
     from ...trainer_core.training.sweep.trials import read_grid
 
     if "grid" in inputs:

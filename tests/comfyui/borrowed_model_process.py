@@ -1,8 +1,8 @@
 """Runs inside ComfyUI's interpreter: gradients through a MODEL, and what is left of it afterwards.
 
-Usage: borrowed_model_process.py FOLDER NAME ..., with ComfyUI's folder in PYTHONPATH; FOLDER gets
-``results.json``. The reference is torch's own autograd through the same MODEL with ordinary
-weights, where torch copies every tensor that is changed in place.
+Arguments: FOLDER NAME .... FOLDER gets ``results.json``. The reference is torch's own autograd
+through the same MODEL with ordinary weights, where torch copies every tensor that is changed in
+place.
 """
 
 import contextlib

@@ -12,6 +12,6 @@ read = [
         (unescape_important(part), weight)
         for part, weight in token_weights(escape_important(text), 1)
     ]
-    for text in json.loads((folder / "texts.json").read_text(encoding="utf-8"))
+    for text in json.loads((folder / "jobs.json").read_text(encoding="utf-8"))
 ]
-(folder / "read.json").write_text(json.dumps(read), encoding="utf-8")
+(folder / "results.json").write_text(json.dumps(read), encoding="utf-8")

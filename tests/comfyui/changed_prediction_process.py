@@ -1,8 +1,7 @@
 """Runs inside ComfyUI's interpreter: two steps on tiny MODELs that carry patches of nodes.
 
-Usage: changed_prediction_process.py FOLDER NAMES, with ComfyUI's folder in PYTHONPATH. NAMES is a
-JSON list of [model, patch]; FOLDER gets ``results.json``: for each the error, or how many layers
-were trained and moved.
+Arguments: FOLDER NAMES. NAMES is a JSON list of [model, patch]; FOLDER gets ``results.json``: for
+each the error, or how many layers were trained and moved.
 """
 
 import contextlib
@@ -215,5 +214,4 @@ def main(folder, names):
     (folder / "results.json").write_text(json.dumps(results, indent=1), encoding="utf-8")
 
 
-if __name__ == "__main__":
-    main(*map(Path, sys.argv[1:]))
+main(*map(Path, sys.argv[1:]))

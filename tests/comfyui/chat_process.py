@@ -1,7 +1,7 @@
 """Runs inside ComfyUI's interpreter: encode captions with its own CLIP of a small chat model.
 
-Usage: chat_process.py FOLDER, with ComfyUI's folder in PYTHONPATH. FOLDER has ``clip.safetensors``
-and ``jobs.json``; it gets ``results.safetensors`` and ``results.json``.
+FOLDER has ``clip.safetensors`` and ``jobs.json``; it gets ``results.safetensors`` and
+``results.json``.
 """
 
 import importlib
@@ -78,5 +78,4 @@ def main(folder):
     (folder / "results.json").write_text(json.dumps(session.facts), encoding="utf-8")
 
 
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+main(Path(sys.argv[1]))

@@ -1,8 +1,8 @@
 """Runs inside ComfyUI's interpreter: CLIP-L with an adapter's file through ComfyUI's Load LoRA.
 
-Usage: clip_process.py FOLDER, with ComfyUI's folder in PYTHONPATH. FOLDER has small text encoders,
-``sizes.json`` and ``adapter.safetensors``; it gets ``results.safetensors`` and ``results.json``.
-The pack's own encoders give the tokens and CLIP-L's weights, as in a training on the graph.
+FOLDER has small text encoders, ``sizes.json`` and ``adapter.safetensors``; it gets
+``results.safetensors`` and ``results.json``. The pack's own encoders give the tokens and CLIP-L's
+weights, as in a training on the graph.
 """
 
 import contextlib

@@ -1,9 +1,8 @@
 """Runs inside ComfyUI's interpreter: what it computes with the embedded base that the pack built.
 
-Usage: embedded_process.py FOLDER, with ComfyUI's folder in PYTHONPATH. FOLDER has ``jobs.json``
-(adapters: name and file; captions, each with a number of control images) and
-``inputs.safetensors`` (``noisy``, ``sigma``, ``text``, ``reference``, ``pixels``, ``latents``,
-``controls``); it gets ``results.safetensors`` and ``facts.json``.
+FOLDER has ``jobs.json`` (adapters: name and file; captions, each with a number of control images)
+and ``inputs.safetensors`` (``noisy``, ``sigma``, ``text``, ``reference``, ``pixels``, ``latents``,
+``controls``); it gets ``results.safetensors`` and ``results.json``.
 """
 
 import gc
@@ -87,8 +86,7 @@ def main():
         tensors |= images(base, inputs) | texts(base, service, jobs, inputs)
         tensors["sigmas"] = schedule(base)
         save_file({name: each.clone() for name, each in tensors.items()}, folder / "results")
-    (folder / "facts.json").write_text(json.dumps(facts), encoding="utf-8")
+    (folder / "results.json").write_text(json.dumps(facts), encoding="utf-8")
 
 
-if __name__ == "__main__":
-    main()
+main()

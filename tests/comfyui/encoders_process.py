@@ -1,8 +1,7 @@
 """Runs inside ComfyUI's interpreter: encode with CLIP and VAE objects of ComfyUI's own loaders.
 
-Usage: encoders_process.py FOLDER, with ComfyUI's folder in PYTHONPATH. FOLDER has the model files,
-``images.safetensors`` (pixels in [-1, 1] and control images as bytes) and ``jobs.json``; it
-gets ``results.safetensors`` and ``results.json``.
+FOLDER has the model files, ``images.safetensors`` (pixels in [-1, 1] and control images as bytes)
+and ``jobs.json``; it gets ``results.safetensors`` and ``results.json``.
 """
 
 import contextlib

@@ -1,7 +1,6 @@
 """Runs inside ComfyUI's interpreter: two tiny MODELs of videos as the experts of one model.
 
-Usage: experts_process.py FOLDER, with ComfyUI's folder in PYTHONPATH. FOLDER gets
-``results.json``: what was found.
+FOLDER gets ``results.json``: what was found.
 """
 
 import dataclasses

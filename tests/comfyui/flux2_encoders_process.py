@@ -62,7 +62,7 @@ def main():
         except expected as error:
             errors["odd"] = list(error.args)
     save_file({n: t.float().contiguous() for n, t in results.items()}, folder / "out.safetensors")
-    (folder / "out.json").write_text(json.dumps(errors))
+    (folder / "results.json").write_text(json.dumps(errors))
 
 
 main()

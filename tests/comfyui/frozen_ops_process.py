@@ -1,8 +1,8 @@
 """Runs inside ComfyUI's interpreter: each of its ops as it is, and frozen.
 
-Usage: frozen_ops_process.py FOLDER, with ComfyUI's folder in PYTHONPATH; FOLDER gets
-``results.json``. The reference of an op is the same op with ordinary tensors under torch's
-autograd; of a quantized one it is the product with the weight that comfy-kitchen writes out.
+FOLDER gets ``results.json``. The reference of an op is the same op with ordinary tensors under
+torch's autograd; of a quantized one it is the product with the weight that comfy-kitchen writes
+out.
 """
 
 import json
@@ -263,5 +263,4 @@ def main():
     (folder / "results.json").write_text(json.dumps(found, indent=1), encoding="utf-8")
 
 
-if __name__ == "__main__":
-    main()
+main()

@@ -1,7 +1,7 @@
 """Runs inside ComfyUI's interpreter: captions of a MODEL's dataset as they are encoded.
 
-Usage: graph_captions_process.py FOLDER [EVERY], with ComfyUI's folder in PYTHONPATH; FOLDER gets
-``results.json``. With EVERY each class of tiny MODEL is encoded for with its own CLIP alone.
+Arguments: FOLDER [EVERY]. FOLDER gets ``results.json``. With EVERY each class of tiny MODEL is
+encoded for with its own CLIP alone.
 """
 
 import json

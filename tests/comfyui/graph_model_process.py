@@ -1,7 +1,7 @@
 """Runs inside ComfyUI's interpreter: tiny MODELs are trained as Base From Model has them trained.
 
-Usage: graph_model_process.py FOLDER JOBS, with ComfyUI's folder in PYTHONPATH. JOBS is a JSON
-list of ``{"model", "kind", ...}``; FOLDER gets ``results.json``: what was found for each.
+Arguments: FOLDER JOBS. JOBS is a JSON list of ``{"model", "kind", ...}``; FOLDER gets
+``results.json``: what was found for each.
 """
 
 import dataclasses

@@ -1,7 +1,7 @@
 """Runs inside ComfyUI's interpreter: predictions of tiny MODELs, beside ComfyUI's own.
 
-Usage: graph_predict_process.py FOLDER NAMES, with ComfyUI's folder in PYTHONPATH. NAMES is a
-JSON list of tiny MODELs; FOLDER gets ``results.json``: what was found for each.
+Arguments: FOLDER NAMES. NAMES is a JSON list of tiny MODELs; FOLDER gets ``results.json``: what was
+found for each.
 """
 
 import contextlib

@@ -1,8 +1,7 @@
 """Runs inside ComfyUI's interpreter: CLIP-L and CLIP-G trained beside tiny MODELs of the graph.
 
-Usage: graph_text_process.py FOLDER WORDS, with ComfyUI's folder in PYTHONPATH. WORDS is a file
-of JSON: for each MODEL what is done with it, ``encoded`` and ``trained``. FOLDER gets
-``results.json``: what was found.
+Arguments: FOLDER WORDS. WORDS is a file of JSON: for each MODEL what is done with it, ``encoded``
+and ``trained``. FOLDER gets ``results.json``: what was found.
 """
 
 import contextlib
@@ -238,5 +237,4 @@ def main(folder, words):
     (folder / "results.json").write_text(json.dumps(found, indent=1), encoding="utf-8")
 
 
-if __name__ == "__main__":
-    main(*map(Path, sys.argv[1:]))
+main(*map(Path, sys.argv[1:]))

@@ -1,10 +1,9 @@
 """Runs inside ComfyUI's interpreter: MODELs whose weights are kept in different ways are trained.
 
-Usage: graph_weights_process.py FOLDER CASES, with ComfyUI's folder in PYTHONPATH. CASES is a
-JSON list of pairs of a tiny MODEL and a way of keeping its weights, behind which may stand
-``in bf16``, which is what is computed in; FOLDER gets ``results.json``:
-what was found for each. Beside each is trained a twin, a MODEL in float32 whose numbers are those
-that the layers of the other read.
+Arguments: FOLDER CASES. CASES is a JSON list of pairs of a tiny MODEL and a way of keeping its
+weights, behind which may stand ``in bf16``, which is what is computed in; FOLDER gets
+``results.json``: what was found for each. Beside each is trained a twin, a MODEL in float32 whose
+numbers are those that the layers of the other read.
 """
 
 import json
@@ -180,5 +179,4 @@ def main(folder, cases):
     write_found(folder, {case: (folder / case, *given) for case, *given in wanted}, compared)
 
 
-if __name__ == "__main__":
-    main(*map(Path, sys.argv[1:]))
+main(*map(Path, sys.argv[1:]))

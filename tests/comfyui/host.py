@@ -5,6 +5,7 @@ import os
 import select
 import subprocess
 from pathlib import Path
+from typing import Any
 
 _LONGEST = 900
 """Seconds that a script may take, on a machine with other work."""
@@ -48,6 +49,19 @@ class ComfyHost:
         printed = self.log.read_text(encoding="utf-8", errors="replace")
         assert code == "0", f"exit code {code or 'of a process that ended'}\n{printed[-3000:]}"
         return printed
+
+    def results(
+        self, script: str, folder: Path, *words: Any, jobs: Any = None, inside: bool = False
+    ) -> Any:
+        """Run a script on a folder, ``jobs`` and words; gives the ``results.json`` that it writes.
+
+        With ``inside`` it works in the folder.
+        """
+        if jobs is not None:
+            words = (folder / "jobs.json", *words)
+            words[0].write_text(json.dumps(jobs), encoding="utf-8")
+        self.run(script, folder, *words, folder=folder if inside else None)
+        return json.loads((folder / "results.json").read_text(encoding="utf-8"))
 
     def close(self) -> None:
         """End the process, also one that is still at work."""

@@ -1,8 +1,8 @@
 """Runs inside ComfyUI's interpreter: imports what scripts share once, and forks for each script.
 
-Usage: host_process.py, with ComfyUI's folder in PYTHONPATH. A line of the input is a JSON list: a
-file for what is printed, a folder to work in, a script and its words. Each script runs as if it
-were started by itself with ``--cpu``; a line of the output is its exit code.
+A line of the input is a JSON list: a file for what is printed, a folder to work in, a script and
+its words. Each script runs as if it were started by itself with ``--cpu``; a line of the output is
+its exit code.
 """
 
 import gc

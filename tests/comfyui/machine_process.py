@@ -1,6 +1,6 @@
 """Runs inside ComfyUI's interpreter: what a run is told of the computer, beside what ComfyUI says.
 
-Usage: python machine_process.py, with ComfyUI on PYTHONPATH. Prints a line of JSON.
+Prints a line of JSON.
 
 What is free is given in the place of the computer's own memory, which other programs share. A
 computer without a GPU pins nothing, so the limit is given to ComfyUI's variables as it sets them
@@ -138,5 +138,4 @@ def main():
     sys.stdout.write(f"FACTS {json.dumps(facts)}\n")
 
 
-if __name__ == "__main__":
-    main()
+main()

@@ -1,9 +1,8 @@
 """Runs inside ComfyUI's interpreter: the weights of bases as its own loaders and patches make them.
 
-Usage: merging_process.py JOBS, with ComfyUI's folder in PYTHONPATH. JOBS is a JSON list of
-(base, adapter or null, strength, result), files all but the strength: the result has every weight
-of the denoiser in float32, patched with the adapter as the node Load LoRA does it, dequantized
-where it is quantized.
+JOBS is a JSON list of (base, adapter or null, strength, result), files all but the strength: the
+result has every weight of the denoiser in float32, patched with the adapter as the node Load LoRA
+does it, dequantized where it is quantized.
 """
 
 import json
@@ -45,5 +44,4 @@ def main():
         save_file(weights(path, adapter, strength), result)
 
 
-if __name__ == "__main__":
-    main()
+main()

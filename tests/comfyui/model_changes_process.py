@@ -1,8 +1,7 @@
 """Runs inside ComfyUI's interpreter: what a MODEL carries beside its weights.
 
-Usage: model_changes_process.py RESULT, with ComfyUI's folder in PYTHONPATH. RESULT gets the
-fingerprints of a tiny MODEL with changes of its blocks, what is refused, and what is asked of
-ComfyUI's memory for a run.
+``results.json`` of FOLDER gets the fingerprints of a tiny MODEL with changes of its blocks, what is
+refused, and what is asked of ComfyUI's memory for a run.
 """
 
 import json
@@ -111,7 +110,7 @@ def dropped():
     return all(torch.equal(one, other) for one, other in zip(*found, strict=True))
 
 
-def main(result):
+def main(folder):
     import comfy.patcher_extension
     from tiny_models.denoisers import tiny_model
 
@@ -152,8 +151,7 @@ def main(result):
         "generated with": said_of_file(model, DISTILLED[0], to_train=False),
         "sampling": model.memory_required((1, 4, 64, 64)),
     }
-    result.write_text(json.dumps(found, indent=1), encoding="utf-8")
+    (folder / "results.json").write_text(json.dumps(found, indent=1), encoding="utf-8")
 
 
-if __name__ == "__main__":
-    main(*map(Path, sys.argv[1:]))
+main(*map(Path, sys.argv[1:]))

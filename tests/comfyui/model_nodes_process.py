@@ -1,9 +1,9 @@
 """Runs inside ComfyUI's interpreter: runs on tiny MODELs that went through ComfyUI's own nodes.
 
-Usage: model_nodes_process.py FOLDER CELLS, with ComfyUI's folder in PYTHONPATH. CELLS is a JSON
-list of [model, node, inputs]; FOLDER gets ``results.json``: for each the error, or the losses of
-the run beside those of KSampler's predictions, and what the run has left. Under "nodes" it lists
-all nodes of ComfyUI that take a MODEL and give one.
+Arguments: FOLDER CELLS. CELLS is a JSON list of [model, node, inputs]; FOLDER gets
+``results.json``: for each the error, or the losses of the run beside those of KSampler's
+predictions, and what the run has left. Under "nodes" it lists all nodes of ComfyUI that take a
+MODEL and give one.
 """
 
 import asyncio
@@ -460,5 +460,4 @@ def main(folder, cells):
     write_found(folder, {"nodes": (), **named}, lambda *cell: look(*cell) if cell else takers())
 
 
-if __name__ == "__main__":
-    main(*map(Path, sys.argv[1:]))
+main(*map(Path, sys.argv[1:]))

@@ -1,8 +1,8 @@
 """Runs inside ComfyUI's interpreter: models of its classes, their names, and files for them.
 
-Usage: native_names_process.py FOLDER, with ComfyUI's folder in PYTHONPATH. FOLDER has
-``names.json``, with lists of ``classes`` and ``small`` models, and gets ``result.json``: what the
-trainer finds in the class of a tiny MODEL, and what ComfyUI loads of files that the trainer writes.
+FOLDER has ``names.json``, with lists of ``classes`` and ``small`` models, and gets
+``results.json``: what the trainer finds in the class of a tiny MODEL, and what ComfyUI loads of
+files that the trainer writes.
 """
 
 import dataclasses
@@ -175,7 +175,7 @@ def main():
         "classes": {name: found_in(name) for name in wanted["classes"]},
         "small": {name: check_small(name, folder, collector) for name in wanted["small"]},
     }
-    (folder / "result.json").write_text(json.dumps(found), encoding="utf-8")
+    (folder / "results.json").write_text(json.dumps(found), encoding="utf-8")
 
 
 main()

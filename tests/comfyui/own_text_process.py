@@ -1,7 +1,7 @@
 """Runs inside ComfyUI's interpreter: which CLIPs the tiny MODELs take, of all that ComfyUI makes.
 
-Usage: own_text_process.py FOLDER MODELS, with ComfyUI's folder in PYTHONPATH. MODELS is a JSON list
-of tiny MODELs; FOLDER gets ``results.json``: for each the refused CLIPs, with what is said.
+Arguments: FOLDER MODELS. MODELS is a JSON list of tiny MODELs; FOLDER gets ``results.json``: for
+each the refused CLIPs, with what is said.
 """
 
 import importlib

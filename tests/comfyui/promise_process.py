@@ -1,11 +1,11 @@
 """Runs inside ComfyUI's interpreter: load a base and adapters with its own loaders and predict.
 
-Usage: promise_process.py JOBS, with ComfyUI's folder in PYTHONPATH. JOBS is a JSON file with a list
-of bases. Each has ``base``, ``inputs`` and ``result``, files all three, ``sizes`` (`small_model`)
-and ``adapters``: (name, file, whether in bypass mode). The inputs are ``noisy``, ``sigma``,
-``guidance``, ``given/NAME`` and ``controls/NAME`` or ``controls/NAME/0`` and on. The result has the
-velocities ``NAME/plain`` and ``NAME/with reference``, and in its header, for each name, what
-ComfyUI complained of and how many layers are changed; the name ``without`` is the base alone.
+JOBS is a JSON file with a list of bases. Each has ``base``, ``inputs`` and ``result``, files all
+three, ``sizes`` (`small_model`) and ``adapters``: (name, file, whether in bypass mode). The inputs
+are ``noisy``, ``sigma``, ``guidance``, ``given/NAME`` and ``controls/NAME`` or ``controls/NAME/0``
+and on. The result has the velocities ``NAME/plain`` and ``NAME/with reference``, and in its header,
+for each name, what ComfyUI complained of and how many layers are changed; the name ``without`` is
+the base alone.
 """
 
 import contextlib

@@ -1,12 +1,11 @@
 """Runs inside ComfyUI's interpreter: its table of names, and what it computes with small files.
 
-Usage: proof_process.py JOBS RESULT, with ComfyUI's folder in PYTHONPATH. JOBS is a JSON file:
-``bases`` maps a family to the shapes of its base's tensors, of which a model without weights is
-made; ``cases`` is a list of (file, shape of the weight). Each file's keys begin with
-``diffusion_model.layer`` or ``other.layer``, which both mean that one weight; ``files`` is a list
-of (family, file), which are only loaded, by the names of the family's model. RESULT gets the
-tables, for each file what ComfyUI said, and for each case the same and whether it stopped; beside
-it lies ``RESULT.safetensors`` with the weights before and after.
+Arguments: FOLDER JOBS. JOBS is a JSON file: ``bases`` maps a family to the shapes of its base's
+tensors, of which a model without weights is made; ``cases`` is a list of (file, shape of the
+weight). Each file's keys begin with ``diffusion_model.layer`` or ``other.layer``, which both mean
+that one weight; ``files`` is a list of (family, file), which are only loaded, by the names of the
+family's model. ``results.json`` of FOLDER gets the tables, for each file what ComfyUI said, and for
+each case the same and whether it stopped; ``results.safetensors`` the weights before and after.
 """
 
 import json
@@ -73,8 +72,8 @@ def compute(path, shape, collector):
 
 
 def main():
-    jobs_file, result_file = sys.argv[1:]
-    jobs = json.loads(Path(jobs_file).read_text(encoding="utf-8"))
+    folder, jobs_file = map(Path, sys.argv[1:])
+    jobs = json.loads(jobs_file.read_text(encoding="utf-8"))
     models = {name: model_of(shapes) for name, shapes in jobs["bases"].items()}
     result = {"bases": {name: table_of(model) for name, model in models.items()}}
     collector = Said()
@@ -84,10 +83,9 @@ def main():
         before, after, facts = compute(path, shape, collector)
         tensors |= {f"{number}/before": before, f"{number}/after": after.contiguous()}
         cases.append(facts)
-    save_file(tensors, f"{result_file}.safetensors")
+    save_file(tensors, folder / "results.safetensors")
     result["cases"] = cases
-    Path(result_file).write_text(json.dumps(result), encoding="utf-8")
+    (folder / "results.json").write_text(json.dumps(result), encoding="utf-8")
 
 
-if __name__ == "__main__":
-    main()
+main()

@@ -1,10 +1,10 @@
 """Runs inside ComfyUI's interpreter: pack weights as ComfyUI has them, and read them with it.
 
-Usage: quantized_process.py SOURCE RESULT, with ComfyUI's folder in PYTHONPATH. SOURCE is a plain
-single file. RESULT becomes a folder with ``packed.safetensors``, in which the blocks' matrices are
-packed in every format by turns; ``kinds.json``, which layer is in which; and the two files
-``float32.safetensors`` and ``bfloat16.safetensors``: the weights as ComfyUI's own layers have them
-after it has loaded that file, written out by comfy-kitchen.
+Arguments: SOURCE RESULT. SOURCE is a plain single file. RESULT becomes a folder with
+``packed.safetensors``, in which the blocks' matrices are packed in every format by turns;
+``kinds.json``, which layer is in which; and the two files ``float32.safetensors`` and
+``bfloat16.safetensors``: the weights as ComfyUI's own layers have them after it has loaded that
+file, written out by comfy-kitchen.
 """
 
 import dataclasses
@@ -103,5 +103,4 @@ def main():
         save_file(found, result / f"{str(dtype).split('.')[1]}.safetensors")
 
 
-if __name__ == "__main__":
-    main()
+main()

@@ -1,8 +1,7 @@
 """Runs inside ComfyUI's interpreter: the run files of Train LoRA (Quick) and of its full graph.
 
-Usage: python quick_process.py REQUEST, with ComfyUI on PYTHONPATH. REQUEST is a JSON list of
-answers. Prints a JSON list, for each of them the two run files as text, the values that no node of
-the full graph says, and what was chosen; or the three parts of an error.
+REQUEST is a JSON list of answers. Prints a JSON list, for each of them the two run files as text,
+the values that no node of the full graph says, and what was chosen; or the three parts of an error.
 """
 
 import json
@@ -185,5 +184,4 @@ def main():
     Path(request).with_suffix(".answers").write_text(json.dumps(answers))
 
 
-if __name__ == "__main__":
-    main()
+main()

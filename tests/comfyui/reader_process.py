@@ -1,9 +1,8 @@
 """Runs inside ComfyUI's interpreter: load adapter files with ComfyUI's own reader.
 
-Usage: reader_process.py JOBS, with ComfyUI's folder in PYTHONPATH. JOBS is a JSON file: ``base`` is
-a file of weights by native key; ``names`` maps a name in the adapter files to a native key;
-``adapters`` maps an adapter file to the file for its result, which gets the patched weights, and in
-its header what was not loaded.
+JOBS is a JSON file: ``base`` is a file of weights by native key; ``names`` maps a name in the
+adapter files to a native key; ``adapters`` maps an adapter file to the file for its result, which
+gets the patched weights, and in its header what was not loaded.
 """
 
 import json
@@ -33,5 +32,4 @@ def main():
         save_file(ready, result, header)
 
 
-if __name__ == "__main__":
-    main()
+main()

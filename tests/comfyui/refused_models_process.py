@@ -1,8 +1,7 @@
 """Runs inside ComfyUI's interpreter: what Base From Model says of models that make no images.
 
-Usage: refused_models_process.py RESULT, with ComfyUI's folder in PYTHONPATH. RESULT gets, for
-each of ComfyUI's supported models, its class and the three parts of an error, or nothing where the
-model would be trained.
+``results.json`` of FOLDER gets, for each of ComfyUI's supported models, its class and the three
+parts of an error, or nothing where the model would be trained.
 """
 
 import json
@@ -31,7 +30,7 @@ def said(supported, **sizes):
     return type(model).__name__, None
 
 
-def main(result):
+def main(folder):
     import comfy.supported_models
 
     found = {}
@@ -45,8 +44,7 @@ def main(result):
     for name in ("SDXL", "SD15"):
         kind = getattr(comfy.supported_models, name)
         found[f"{name} inpainting"] = said(kind, in_channels=9)
-    Path(result).write_text(json.dumps(found, indent=1), encoding="utf-8")
+    (folder / "results.json").write_text(json.dumps(found, indent=1), encoding="utf-8")
 
 
-if __name__ == "__main__":
-    main(*map(Path, sys.argv[1:]))
+main(*map(Path, sys.argv[1:]))

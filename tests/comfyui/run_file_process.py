@@ -1,7 +1,6 @@
 """Runs inside ComfyUI's interpreter: saves a run file as the node does it, with the cache copied.
 
-Usage: python run_file_process.py RUN_FILE, with ComfyUI on PYTHONPATH. Prints the saved file, or
-the error.
+Arguments: RUN_FILE. Prints the saved file, or the error.
 """
 
 import sys
@@ -19,5 +18,4 @@ def main():
         sys.stdout.write(f"REFUSED {error.found}\n")
 
 
-if __name__ == "__main__":
-    main()
+main()

@@ -1,12 +1,11 @@
 """Runs inside ComfyUI's interpreter: load single files with ComfyUI's own loader and predict.
 
-Usage: single_file_process.py JOBS, with ComfyUI's folder in PYTHONPATH. JOBS is a JSON file.
-``families`` maps a family to its ``inputs`` and ``sizes`` (`promise_process`), its ``files`` (a
-file of weights to the file for its result) and ``plain``, a file whose names are looked at. A
-result has the velocities without and with control images, and in its header the model's class,
-SHA-256 of every weight, dequantized in float32 and in bfloat16, and what ComfyUI calls each.
-``headers`` maps a file with the names and shapes of tensors to the file for what ComfyUI builds for
-them, see `own_model`.
+JOBS is a JSON file. ``families`` maps a family to its ``inputs`` and ``sizes`` (`promise_process`),
+its ``files`` (a file of weights to the file for its result) and ``plain``, a file whose names are
+looked at. A result has the velocities without and with control images, and in its header the
+model's class, SHA-256 of every weight, dequantized in float32 and in bfloat16, and what ComfyUI
+calls each. ``headers`` maps a file with the names and shapes of tensors to the file for what
+ComfyUI builds for them, see `own_model`.
 """
 
 import hashlib
@@ -107,5 +106,4 @@ def main():
             del base
 
 
-if __name__ == "__main__":
-    main()
+main()

@@ -1,8 +1,7 @@
 """Runs inside ComfyUI's interpreter: clips with their sound, on a tiny LTX-2 or MiniMax-H3.
 
-Usage: sound_process.py FOLDER MODEL JOB ..., with ComfyUI's folder in PYTHONPATH. MODEL is a name
-of a tiny one. FOLDER gets ``results.json``: what a prediction is beside ComfyUI's own sampler, what
-a sound is encoded to, and runs.
+Arguments: FOLDER MODEL JOB .... MODEL is a name of a tiny one. FOLDER gets ``results.json``: what a
+prediction is beside ComfyUI's own sampler, what a sound is encoded to, and runs.
 """
 
 import contextlib
@@ -344,5 +343,4 @@ def main(folder, name, *wanted):
     write_found(folder, {name: (jobs[name],) for name in wanted}, lambda job: job())
 
 
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), *sys.argv[2:])
+main(Path(sys.argv[1]), *sys.argv[2:])

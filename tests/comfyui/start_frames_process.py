@@ -1,7 +1,7 @@
 """Runs inside ComfyUI's interpreter: clips that begin with an image, beside ComfyUI's own nodes.
 
-Usage: start_frames_process.py FOLDER JOBS, with ComfyUI's folder in PYTHONPATH. JOBS is a JSON list
-of ``{"model", "ends", ...}``; FOLDER gets ``results.json``: what was found for each.
+Arguments: FOLDER JOBS. JOBS is a JSON list of ``{"model", "ends", ...}``; FOLDER gets
+``results.json``: what was found for each.
 """
 
 import contextlib
@@ -370,5 +370,4 @@ def main(folder, jobs):
     write_found(folder, wanted, look)
 
 
-if __name__ == "__main__":
-    main(*map(Path, sys.argv[1:]))
+main(*map(Path, sys.argv[1:]))

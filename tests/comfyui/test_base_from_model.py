@@ -1,7 +1,5 @@
 """A MODEL of the graph is trained where it lies: what is trained is what ComfyUI samples."""
 
-import json
-
 import numpy as np
 import pytest
 from comfyui.tiny_models.sizes import TINY
@@ -28,9 +26,7 @@ _EXACT, _ROUNDED = 1e-5, 2e-4
 
 
 def trained(comfy_host, folder, jobs):
-    (folder / "jobs.json").write_text(json.dumps(jobs), encoding="utf-8")
-    comfy_host.run("graph_model_process.py", folder, folder / "jobs.json", folder=folder)
-    return json.loads((folder / "results.json").read_text(encoding="utf-8"))
+    return comfy_host.results("graph_model_process.py", folder, jobs=jobs, inside=True)
 
 
 @pytest.fixture(scope="module")

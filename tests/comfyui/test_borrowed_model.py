@@ -1,7 +1,5 @@
 """A MODEL of the graph is trained through in place, and is left as it was."""
 
-import json
-
 import pytest
 
 pytestmark = pytest.mark.comfy
@@ -15,8 +13,7 @@ EVERY = ["ltxav", "ltxav with sound", "ltxav_23 with sound", "minimax_h3 with so
 
 
 def run(comfy_host, folder, names):
-    comfy_host.run("borrowed_model_process.py", folder, *names)
-    return json.loads((folder / "results.json").read_text(encoding="utf-8"))
+    return comfy_host.results("borrowed_model_process.py", folder, *names)
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,5 @@
 """Escaped captions keep all letters in ComfyUI, and weigh only where a number says so."""
 
-import json
 import random
 
 import pytest
@@ -16,9 +15,7 @@ def test_letters_stay_and_numbers_weigh(comfy_host, tmp_path):
     texts = ["".join(draw.choices(PARTS, k=draw.randrange(12))) for _ in range(3000)]
     texts += [f"{text} (red:0.5)" for text in texts[:500]]
     both = [*texts, *map(escaped, texts)]
-    (tmp_path / "texts.json").write_text(json.dumps(both), encoding="utf-8")
-    comfy_host.run("brackets_process.py", tmp_path)
-    read = json.loads((tmp_path / "read.json").read_text(encoding="utf-8"))
+    read = comfy_host.results("brackets_process.py", tmp_path, jobs=both)
     weighing = [has_weights(text) for text in both]
     # A pair without a number weighs 1.1, and a number of 1 weighs nothing.
     assert not [

@@ -1,7 +1,5 @@
 """What nodes put on a MODEL: trained as KSampler samples it, or refused by name."""
 
-import json
-
 import pytest
 from comfyui.selection import selected
 
@@ -45,12 +43,9 @@ def cases(changes):
 @pytest.fixture(scope="module")
 def found(request, comfy_host, tmp_path_factory):
     folder = tmp_path_factory.mktemp("changed")
-    names = folder / "names.json"
     wanted = {*selected(request, "model", "change")}
     wanted |= {(model, "plain") for model, _ in wanted}
-    names.write_text(json.dumps(sorted(wanted)), encoding="utf-8")
-    comfy_host.run("changed_prediction_process.py", folder, names)
-    return json.loads((folder / "results.json").read_text(encoding="utf-8"))
+    return comfy_host.results("changed_prediction_process.py", folder, jobs=sorted(wanted))
 
 
 @pytest.mark.parametrize(("model", "change"), cases(TRAINED))

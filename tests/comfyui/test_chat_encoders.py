@@ -1,7 +1,6 @@
 """Captions that a graph's CLIP of a chat model or of Chroma encodes, against the headless ones."""
 
 import functools
-import json
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -97,14 +96,12 @@ def found(request, comfy_host, tmp_path_factory):
         **{name: case[name] for name in ("part", "sizes", "kind", "wrong")},
         "texts": [{"variant": "generate", **each} for each in texts],
     }
-    (folder / "jobs.json").write_text(json.dumps(jobs), encoding="utf-8")
-    comfy_host.run("chat_process.py", folder)
+    facts = comfy_host.results("chat_process.py", folder, jobs=jobs)
     tokenizer = AutoTokenizer.from_pretrained(comfy_host.root / "comfy" / "text_encoders" / words)
 
     def headless(length):
         return case["encoders"](tokenizer, model, length)
 
-    facts = json.loads((folder / "results.json").read_text(encoding="utf-8"))
     tensors = load_file(folder / "results.safetensors")
     return SimpleNamespace(
         tensors=tensors,

@@ -1,7 +1,5 @@
 """The embedded base as ComfyUI's MODEL, VAE and CONDITIONING: the same numbers as the trainer's."""
 
-import json
-
 import pytest
 import torch
 from comfyui.readings import relative
@@ -74,11 +72,9 @@ class Both:
         save_file(self.inputs, folder / "inputs.safetensors")
         self.ours = Embedded(folder)
         files = [(name, str(self.ours.export(name, **KINDS[name]))) for name in kinds]
-        jobs = json.dumps({"adapters": files, "captions": CAPTIONS})
-        (folder / "jobs.json").write_text(jobs, encoding="utf-8")
-        comfy_host.run("embedded_process.py", folder)
+        jobs = {"adapters": files, "captions": CAPTIONS}
+        self.facts = comfy_host.results("embedded_process.py", folder, jobs=jobs)
         self.theirs = load_file(folder / "results")
-        self.facts = json.loads((folder / "facts.json").read_text(encoding="utf-8"))
 
     def sides(self, name, host):
         """The velocities of both sides, as `faults` reads them."""

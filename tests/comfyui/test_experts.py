@@ -1,7 +1,5 @@
 """Wan 2.2's two experts: each is trained at its own levels, and previews are sampled with both."""
 
-import json
-
 import pytest
 
 pytestmark = pytest.mark.comfy
@@ -12,8 +10,7 @@ _NEAR = 1e-5
 @pytest.fixture(scope="module")
 def found(comfy_host, tmp_path_factory):
     folder = tmp_path_factory.mktemp("experts")
-    comfy_host.run("experts_process.py", folder, folder=folder)
-    (result,) = json.loads((folder / "results.json").read_text(encoding="utf-8")).values()
+    (result,) = comfy_host.results("experts_process.py", folder, inside=True).values()
     assert "error" not in result, result
     return result
 

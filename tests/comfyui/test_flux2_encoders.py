@@ -41,7 +41,7 @@ def found(comfy_host, tmp_path_factory):
         (folder / f"{name}.txt").write_text(caption)
     pixels = torch.rand(1, 3, 48, 64, generator=torch.Generator().manual_seed(0)) * 2 - 1
     save_file({"pixels": pixels}, folder / "inputs.safetensors")
-    comfy_host.run("flux2_encoders_process.py", folder)
+    told = comfy_host.results("flux2_encoders_process.py", folder)
     # It is of full size, as ComfyUI builds no other: made without values that nobody uses.
     with torch.device("meta"):
         model = AutoencoderKLFlux2().eval()
@@ -51,7 +51,6 @@ def found(comfy_host, tmp_path_factory):
     )
     vae = flux2_vae(model)
     own = ChatEncoders(QWEN, words, text, vae, 512, (0, 0), "generate")
-    told = json.loads((folder / "out.json").read_text())
     return SimpleNamespace(
         own=own, told=told, theirs=load_file(folder / "out.safetensors"), pixels=pixels
     )

@@ -1,7 +1,5 @@
 """ComfyUI's ops, frozen: the same bits, the same gradients, and nothing kept of a weight."""
 
-import json
-
 import pytest
 
 pytestmark = pytest.mark.comfy
@@ -13,8 +11,7 @@ ROUNDED = {"Conv2d, input by channels", "Conv2d of a place, input by channels"}
 @pytest.fixture(scope="module")
 def results(comfy_host, tmp_path_factory):
     folder = tmp_path_factory.mktemp("frozen")
-    comfy_host.run("frozen_ops_process.py", folder)
-    return json.loads((folder / "results.json").read_text(encoding="utf-8"))
+    return comfy_host.results("frozen_ops_process.py", folder)
 
 
 @pytest.mark.parametrize(

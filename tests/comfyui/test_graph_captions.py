@@ -1,7 +1,5 @@
 """Captions and prompts of a MODEL reach its CLIP as KSampler's prompts do."""
 
-import json
-
 import pytest
 
 pytestmark = pytest.mark.comfy
@@ -10,8 +8,7 @@ pytestmark = pytest.mark.comfy
 @pytest.fixture(scope="module")
 def found(comfy_host, tmp_path_factory):
     folder = tmp_path_factory.mktemp("captions")
-    comfy_host.run("graph_captions_process.py", folder)
-    return json.loads((folder / "results.json").read_text(encoding="utf-8"))
+    return comfy_host.results("graph_captions_process.py", folder)
 
 
 def test_a_clip_of_another_model_is_named_before_anything_is_encoded(found):
@@ -26,8 +23,7 @@ def test_a_clip_of_another_model_is_named_before_anything_is_encoded(found):
 
 @pytest.mark.exhaustive
 def test_every_class_takes_its_own_clip(comfy_host, tmp_path):
-    comfy_host.run("graph_captions_process.py", tmp_path, tmp_path)
-    found = json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))
+    found = comfy_host.results("graph_captions_process.py", tmp_path, tmp_path)
     assert len(found) > 20
     assert not any(found.values()), found
 

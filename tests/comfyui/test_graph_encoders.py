@@ -126,8 +126,7 @@ def found(comfy_host, models, pixels, tmp_path_factory):
         "vision": vision,
     }
     (folder / "jobs.json").write_text(json.dumps(jobs), encoding="utf-8")
-    comfy_host.run("encoders_process.py", folder)
-    facts = json.loads((folder / "results.json").read_text(encoding="utf-8"))
+    facts = comfy_host.results("encoders_process.py", folder)
     return SimpleNamespace(tensors=load_file(folder / "results.safetensors"), facts=facts)
 
 

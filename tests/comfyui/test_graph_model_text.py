@@ -1,7 +1,5 @@
 """CLIP-L and CLIP-G of the graph, trained beside tiny MODELs of Stable Diffusion 1.5 and XL."""
 
-import json
-
 import pytest
 
 from trainer_core.adapter_files.names.text_encoder_names import (
@@ -21,9 +19,7 @@ PREFIXES = {"sd15": ("lora_te_",), "sdxl": ("lora_te1_", "lora_te2_")}
 
 def run_process(comfy_host, tmp_path_factory, words):
     folder = tmp_path_factory.mktemp("graph_text")
-    (folder / "words.json").write_text(json.dumps(words), encoding="utf-8")
-    comfy_host.run("graph_text_process.py", folder, folder / "words.json")
-    return json.loads((folder / "results.json").read_text(encoding="utf-8"))
+    return comfy_host.results("graph_text_process.py", folder, jobs=words)
 
 
 @pytest.fixture(scope="module")

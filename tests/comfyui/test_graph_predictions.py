@@ -1,7 +1,5 @@
 """What a family of a MODEL predicts: alone, in batches, with reference images; beside ComfyUI."""
 
-import json
-
 import pytest
 from comfyui.selection import selected
 from comfyui.tiny_models.sizes import TINY
@@ -28,11 +26,9 @@ def cases(names, quick):
 def predicted(request, comfy_host, tmp_path_factory):
     folder = tmp_path_factory.mktemp("predicted")
     names = sorted(name for (name,) in selected(request, "name"))
-    (folder / "names.json").write_text(json.dumps(names))
-    said = comfy_host.run("graph_predict_process.py", folder, folder / "names.json")
-    found = json.loads((folder / "results.json").read_text())
+    found = comfy_host.results("graph_predict_process.py", folder, jobs=names)
     failed = {name: each for name, each in found.items() if "error" in each}
-    assert not failed, said[-3000:]
+    assert not failed, comfy_host.log.read_text()[-3000:]
     return found
 
 

@@ -1,7 +1,5 @@
 """However ComfyUI keeps a MODEL's weights, a run trains on the numbers that its layers read."""
 
-import json
-
 import numpy as np
 import pytest
 from comfyui.selection import selected
@@ -33,10 +31,9 @@ def cases(*ways):
 def results(request, comfy_host, tmp_path_factory):
     folder = tmp_path_factory.mktemp("weights")
     wanted = sorted(selected(request, "name", "way"))
-    (folder / "cases.json").write_text(json.dumps(wanted))
-    said = comfy_host.run("graph_weights_process.py", folder, folder / "cases.json")
-    found = json.loads((folder / "results.json").read_text())
-    assert not any("error" in each for each in found.values()), said[-3000:]
+    found = comfy_host.results("graph_weights_process.py", folder, jobs=wanted)
+    failed = any("error" in each for each in found.values())
+    assert not failed, comfy_host.log.read_text()[-3000:]
     return {(name, way): found[f"{name} {way}"] for name, way in wanted}
 
 

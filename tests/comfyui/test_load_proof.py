@@ -1,7 +1,5 @@
 """The load proof says of every name and every form of a layer what ComfyUI itself does with it."""
 
-import json
-
 import pytest
 import torch
 from comfyui.readings import relative
@@ -64,13 +62,10 @@ def host(comfy_host, tmp_path_factory, shapes):
         path = folder / f"peer_{number}.safetensors"
         save_file(peer.tensors, path)
         files.append((peer.family, str(path)))
-    jobs, result = folder / "jobs.json", folder / "result.json"
-    text = json.dumps({"bases": shapes, "cases": cases, "files": files})
-    jobs.write_text(text, encoding="utf-8")
-    comfy_host.run("proof_process.py", jobs, result)
-    found = json.loads(result.read_text(encoding="utf-8"))
+    jobs = {"bases": shapes, "cases": cases, "files": files}
+    found = comfy_host.results("proof_process.py", folder, jobs=jobs)
     found["files"] = dict(zip(PEERS, found["files"], strict=True))
-    weights = load_file(f"{result}.safetensors")
+    weights = load_file(folder / "results.safetensors")
     found["cases"] = {
         form: {**facts, "before": weights[f"{number}/before"], "after": weights[f"{number}/after"]}
         for number, (form, facts) in enumerate(zip((*FORMS, "twice"), found["cases"], strict=True))

@@ -1,7 +1,5 @@
 """What a MODEL carries beside its weights: it counts, or the MODEL is refused."""
 
-import json
-
 import pytest
 
 pytestmark = [pytest.mark.comfy, pytest.mark.exhaustive]
@@ -10,8 +8,7 @@ pytestmark = [pytest.mark.comfy, pytest.mark.exhaustive]
 @pytest.fixture(scope="module")
 def found(comfy_host, tmp_path_factory):
     folder = tmp_path_factory.mktemp("changes")
-    comfy_host.run("model_changes_process.py", folder / "found.json", folder=folder)
-    return json.loads((folder / "found.json").read_text(encoding="utf-8"))
+    return comfy_host.results("model_changes_process.py", folder, inside=True)
 
 
 def test_a_patch_of_blocks_makes_another_base(found):

@@ -145,9 +145,7 @@ def found(request, comfy_host, tmp_path_factory):
     folder = tmp_path_factory.mktemp("nodes")
     cells = sorted(selected(request, "model", "node", "given"))
     named = [(model, node, json.loads(given)) for model, node, given in cells]
-    (folder / "cells.json").write_text(json.dumps(named), encoding="utf-8")
-    comfy_host.run("model_nodes_process.py", folder, folder / "cells.json")
-    return json.loads((folder / "results.json").read_text(encoding="utf-8"))
+    return comfy_host.results("model_nodes_process.py", folder, jobs=named)
 
 
 @pytest.mark.parametrize(("model", "node", "given"), cases(TRAINED))

@@ -22,8 +22,7 @@ def found(request, comfy_host, tmp_path_factory):
     small = sorted(name for (name,) in selected(request, "small"))
     names = {"classes": sorted(classes), "small": small}
     (folder / "names.json").write_text(json.dumps(names), encoding="utf-8")
-    comfy_host.run("native_names_process.py", folder)
-    return json.loads((folder / "result.json").read_text(encoding="utf-8"))
+    return comfy_host.results("native_names_process.py", folder)
 
 
 # Layers of `default`, `attention` and `all_linear`, counted by hand from the classes' sources.

@@ -1,7 +1,5 @@
 """A CLIP of another model is refused also where its texts are as wide as the model's own."""
 
-import json
-
 import pytest
 from comfyui.selection import selected
 from comfyui.tiny_models.sizes import TINY
@@ -28,9 +26,7 @@ def cases(names):
 def told(request, comfy_host, tmp_path_factory):
     folder = tmp_path_factory.mktemp("own_text")
     names = sorted(name for (name,) in selected(request, "name"))
-    (folder / "names.json").write_text(json.dumps(names))
-    comfy_host.run("own_text_process.py", folder, folder / "names.json")
-    return json.loads((folder / "results.json").read_text(encoding="utf-8"))
+    return comfy_host.results("own_text_process.py", folder, jobs=names)
 
 
 @pytest.mark.parametrize("name", cases(TINY))

@@ -1,7 +1,5 @@
 """Of all models that ComfyUI supports, those that make no images from text are refused by name."""
 
-import json
-
 import pytest
 
 from tests.fixtures.tables import table
@@ -21,8 +19,7 @@ REFUSED = table(__file__, "refused models")
 @pytest.fixture(scope="module")
 def said(comfy_host, tmp_path_factory):
     folder = tmp_path_factory.mktemp("refused")
-    comfy_host.run("refused_models_process.py", folder / "said.json", folder=folder)
-    return json.loads((folder / "said.json").read_text(encoding="utf-8"))
+    return comfy_host.results("refused_models_process.py", folder, inside=True)
 
 
 @pytest.mark.parametrize("name", sorted(TRAINED))

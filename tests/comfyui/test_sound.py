@@ -1,7 +1,5 @@
 """Clips are trained with their sound, where a MODEL makes both."""
 
-import json
-
 import numpy as np
 import pytest
 
@@ -14,8 +12,7 @@ QUICK = ("predicted", "begun", "encoded", "refused", "exchanged", "mixed", "prev
 
 
 def looked_at(comfy_host, folder, *jobs, model="ltxav"):
-    comfy_host.run("sound_process.py", folder, model, *jobs, folder=folder)
-    return json.loads((folder / "results.json").read_text(encoding="utf-8"))
+    return comfy_host.results("sound_process.py", folder, model, *jobs, inside=True)
 
 
 @pytest.fixture(scope="module")

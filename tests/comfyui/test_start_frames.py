@@ -1,7 +1,5 @@
 """Clips that begin with an image: what a MODEL is given of it is what ComfyUI's own nodes give."""
 
-import json
-
 import pytest
 from comfyui.test_base_from_model import check
 
@@ -26,9 +24,9 @@ CLEAN = ("wan22_5b", "ltxv", "ltxv_slow", "ltxav", "kandinsky5", "cosmos_predict
 
 
 def looked_at(comfy_host, folder, job):
-    (folder / "jobs.json").write_text(json.dumps([job]), encoding="utf-8")
-    comfy_host.run("start_frames_process.py", folder, folder / "jobs.json", folder=folder)
-    return json.loads((folder / "results.json").read_text(encoding="utf-8"))[job["name"]]
+    return comfy_host.results("start_frames_process.py", folder, jobs=[job], inside=True)[
+        job["name"]
+    ]
 
 
 @pytest.mark.exhaustive

@@ -58,8 +58,7 @@ def results(request, comfy_host, tmp_path_factory):
             each.copy_(torch.randn(each.shape, generator=generator) / 4)
     key_map = get_family("flux").layers.key_map
     write_adapter(folder / "adapter.safetensors", adapter.state(), request.param, key_map, {})
-    comfy_host.run("clip_process.py", folder)
-    facts = json.loads((folder / "results.json").read_text(encoding="utf-8"))
+    facts = comfy_host.results("clip_process.py", folder)
     return facts, load_file(folder / "results.safetensors"), module.text_encoder
 
 

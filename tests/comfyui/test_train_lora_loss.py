@@ -3,8 +3,6 @@
 What is right is told by finite differences of the loss in float64 (`train_lora_loss_process`).
 """
 
-import json
-
 import pytest
 
 pytestmark = pytest.mark.comfy
@@ -20,9 +18,7 @@ NEAR = 1e-4
 def both(comfy_host, tmp_path_factory):
     """What a process of ComfyUI's found for models, by name: its own step beside ours."""
     folder = tmp_path_factory.mktemp("train_lora_loss")
-    (folder / "jobs").write_text(json.dumps(DEPTHS), encoding="utf-8")
-    comfy_host.run("train_lora_loss_process.py", folder, folder / "jobs")
-    return json.loads((folder / "results.json").read_text(encoding="utf-8"))
+    return comfy_host.results("train_lora_loss_process.py", folder, jobs=DEPTHS)
 
 
 def worst(slopes, exact, factor=1.0):

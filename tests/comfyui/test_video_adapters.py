@@ -36,8 +36,7 @@ def found(request, comfy_host, tmp_path_factory):
     folder = tmp_path_factory.mktemp("video_adapters")
     cases = sorted(selected(request, "model", "spelling"))
     (folder / "cases.json").write_text(json.dumps(cases), encoding="utf-8")
-    comfy_host.run("video_adapters_process.py", folder)
-    return json.loads((folder / "result.json").read_text(encoding="utf-8"))
+    return comfy_host.results("video_adapters_process.py", folder)
 
 
 @pytest.mark.parametrize(("model", "spelling"), CASES)

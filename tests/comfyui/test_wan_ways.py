@@ -1,7 +1,5 @@
 """A run of Wan as a MODEL of the graph, and one from its file, give the same adapter."""
 
-import json
-
 import pytest
 
 pytestmark = [pytest.mark.comfy, pytest.mark.exhaustive]
@@ -17,9 +15,7 @@ JOBS = {
 @pytest.mark.parametrize("name", JOBS)
 def test_a_run_gives_one_adapter_by_both_ways(comfy_host, tmp_path, name):
     job = {"model": name, "images": False, **JOBS[name]}
-    (tmp_path / "jobs.json").write_text(json.dumps([job]), encoding="utf-8")
-    comfy_host.run("wan_ways_process.py", tmp_path, tmp_path / "jobs.json", folder=tmp_path)
-    found = json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))[name]
+    found = comfy_host.results("wan_ways_process.py", tmp_path, jobs=[job], inside=True)[name]
     assert "error" not in found, found
     assert found["keys"] == [True, True]
     assert found["layers"] == 2 * (10 + 2 * (name == "wan21_i2v"))

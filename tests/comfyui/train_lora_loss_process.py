@@ -1,8 +1,8 @@
 """Runs inside ComfyUI's interpreter: our step beside finite differences, and ComfyUI's own step.
 
-Usage: train_lora_loss_process.py FOLDER JOBS, with ComfyUI's folder in PYTHONPATH. JOBS is a
-JSON object: name of a tiny MODEL to the depths of gradient checkpointing at which ComfyUI's Train
-LoRA makes its step too. FOLDER gets ``results.json``: losses, and derivatives along directions.
+Arguments: FOLDER JOBS. JOBS is a JSON object: name of a tiny MODEL to the depths of gradient
+checkpointing at which ComfyUI's Train LoRA makes its step too. FOLDER gets ``results.json``:
+losses, and derivatives along directions.
 """
 
 import json
@@ -163,5 +163,4 @@ def main(folder, jobs):
     (folder / "results.json").write_text(json.dumps(found, indent=1), encoding="utf-8")
 
 
-if __name__ == "__main__":
-    main(*map(Path, sys.argv[1:]))
+main(*map(Path, sys.argv[1:]))

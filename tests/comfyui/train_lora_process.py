@@ -1,8 +1,8 @@
 """Runs inside ComfyUI's interpreter: the file that its own Train LoRA node would save.
 
-Usage: train_lora_process.py FOLDER, with ComfyUI's folder in PYTHONPATH. For each case FOLDER gets
-``<case>.safetensors``, with the node's own keys and parameters and random values for them, and
-``<case>.result``, which says what ComfyUI adds to each of its weights when it loads that file.
+For each case FOLDER gets ``<case>.safetensors``, with the node's own keys and parameters and random
+values for them, and ``<case>.result``, which says what ComfyUI adds to each of its weights when it
+loads that file.
 """
 
 import sys
@@ -106,5 +106,4 @@ def main():
         save_file(changes, folder / f"{case}.result")
 
 
-if __name__ == "__main__":
-    main()
+main()

@@ -1,8 +1,7 @@
 """Runs inside ComfyUI's interpreter: files of other trainers for tiny models of videos, converted.
 
-Usage: video_adapters_process.py FOLDER, with ComfyUI's folder in PYTHONPATH. FOLDER has
-``cases.json``, a list of model and spelling, and gets ``result.json``: what ComfyUI loads of each
-file as it is and converted, and what the trainer's proof says of it.
+FOLDER has ``cases.json``, a list of model and spelling, and gets ``results.json``: what ComfyUI
+loads of each file as it is and converted, and what the trainer's proof says of it.
 """
 
 import json
@@ -333,7 +332,7 @@ def main():
     said = Said()
     cases = json.loads((folder / "cases.json").read_text(encoding="utf-8"))
     found = {" / ".join(case): looked_at(*case, folder, said) for case in cases}
-    (folder / "result.json").write_text(json.dumps(found), encoding="utf-8")
+    (folder / "results.json").write_text(json.dumps(found), encoding="utf-8")
 
 
 main()

@@ -1,7 +1,7 @@
 """Runs inside ComfyUI's interpreter: a tiny Wan, trained as a graph's MODEL and from its file.
 
-Usage: wan_ways_process.py FOLDER JOBS, with ComfyUI's folder in PYTHONPATH. JOBS is a JSON list of
-``{"model", "dataset", ...}``; FOLDER gets ``results.json``: what was found for each.
+Arguments: FOLDER JOBS. JOBS is a JSON list of ``{"model", "dataset", ...}``; FOLDER gets
+``results.json``: what was found for each.
 """
 
 import dataclasses
@@ -176,5 +176,4 @@ def main(folder, jobs):
     write_found(folder, wanted, look)
 
 
-if __name__ == "__main__":
-    main(*map(Path, sys.argv[1:]))
+main(*map(Path, sys.argv[1:]))

@@ -147,11 +147,7 @@ class BaseWeights:
         return self.tensor(f"{module}.weight")
 
     def tensor(self, name: str) -> Tensor:
-        """Read any tensor; as `weight`, by its whole name.
-
-        Raises:
-            BaseModelError: When the base has no such tensor, or its file cannot be read.
-        """
+        """Read any tensor; as `weight`, by its whole name. `BaseModelError` where there is none."""
         import torch
 
         from ..weights.tensor_reader import TensorReader

@@ -333,11 +333,7 @@ def detect_variant(path: str | Path, family: Family) -> str | None:
 
 
 def count_numbers(path: str | Path, family: Family) -> int:
-    """Numbers of the weights of a base's layers, by the sizes that it says.
-
-    Raises:
-        BaseModelError: When it cannot be read.
-    """
+    """How many numbers a base's layers hold by their sizes; `BaseModelError` if unread."""
     place = family.embedded if str(path) == EMBEDDED else Path(path).expanduser()
     assert place is not None
     if place.is_file():
@@ -355,11 +351,7 @@ def count_numbers(path: str | Path, family: Family) -> int:
 
 
 def trainable_family(file: WeightFile) -> str:
-    """As `file_family`, and refuse what could not be trained on.
-
-    Raises:
-        BaseModelError: As `detect_base`.
-    """
+    """As `file_family`, and refuse what could not be trained on; errors as of `detect_base`."""
     name = file_family(file)
     check_formats(file)
     spec = FAMILIES[name].files.single_file

@@ -44,11 +44,7 @@ def open_of_family(path: Path, family: Family) -> Iterator[OpenAdapter]:
 
 
 def read_of_family(path: Path, family: Family) -> AdapterState:
-    """As `open_of_family`, read as a whole.
-
-    Raises:
-        AdapterFileError: As there, and for values that are not finite.
-    """
+    """As `open_of_family`, read as a whole; errors as there, and for values that are not finite."""
     with open_of_family(path, family) as adapter:
         state = adapter.state
         extras = {name: dict(tensors) for name, tensors in state.extras.items()}

@@ -65,11 +65,7 @@ def base_file(text: str) -> Path | None:
 
 
 def local_folder(text: str, setting: str) -> Path:
-    """The folder that a setting names.
-
-    Raises:
-        BaseModelError: When there is none.
-    """
+    """The folder that a setting names; `BaseModelError` where there is none."""
     path = Path(text).expanduser()
     if path.is_dir():
         return path

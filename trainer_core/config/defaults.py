@@ -58,11 +58,7 @@ def fitted_warmup(config: RunConfig) -> tuple[RunConfig, str]:
 
 
 def run_length(config: RunConfig) -> int:
-    """Number of steps of a run file whose length is filled in.
-
-    Raises:
-        ValueError: When it is not.
-    """
+    """Number of steps of a run file whose length is filled in; else `ValueError`."""
     if config.training.steps is None:
         raise ValueError("the length is filled in when the images are counted")
     return config.training.steps

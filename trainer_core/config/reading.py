@@ -93,11 +93,7 @@ def load_config(
 
 
 def parse_override(text: str) -> tuple[str, Any]:
-    """Split ``key=value`` and read the value as YAML.
-
-    Raises:
-        ConfigError: When there is no ``=``, no key, or the value is not YAML.
-    """
+    """Split ``key=value`` and read the value as YAML; `ConfigError` where it is neither."""
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
         raise ConfigError(

@@ -216,11 +216,7 @@ class ChatEncoders:
 
 
 def require_controls(caption: str, count: int, bounds: tuple[int, int], variant: str) -> None:
-    """Check how many control images a caption has.
-
-    Raises:
-        DatasetError: When they are not as many as the variant takes.
-    """
+    """Check how many control images a caption has; `DatasetError` for a wrong number."""
     fewest, most = bounds
     if not fewest <= count <= most:
         wanted = str(fewest) if fewest == most else f"{fewest} to {most}"
@@ -232,11 +228,7 @@ def require_controls(caption: str, count: int, bounds: tuple[int, int], variant:
 
 
 def refuse_image_token(caption: str, token: str) -> None:
-    """Refuse a caption with the token that stands for an image.
-
-    Raises:
-        DatasetError: When it has it.
-    """
+    """Refuse a caption with the token that stands for an image, by `DatasetError`."""
     if token in caption:
         raise DatasetError(
             f"the caption {caption[:60]!r} has {token}",

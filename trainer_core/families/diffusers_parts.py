@@ -404,11 +404,7 @@ def names_in(
 
 
 def check_heads(file: WeightFile, settings: Mapping[str, Any]) -> None:
-    """`FileSpec.check` for a transformer whose rotary positions fill every head.
-
-    Raises:
-        BaseModelError: When its heads are of another size.
-    """
+    """`FileSpec.check` for rotary positions that fill every head; else `BaseModelError`."""
     heads, head = settings["num_attention_heads"], settings["attention_head_dim"]
     rotary = sum(settings["axes_dims_rope"])
     if heads < 1 or head != rotary:

@@ -329,11 +329,7 @@ def _own_layers(family: str) -> Mapping[str, Layer]:
 
 
 def _known(what: str, word: str, words: Collection[str]) -> None:
-    """Refuse a word that is none of those there are.
-
-    Raises:
-        ConfigError: With the nearest one.
-    """
+    """Refuse a word that is none of those there are, by `ConfigError` with the nearest one."""
     if word in words:
         return
     near = nearest(word, words, cutoff=0.4)

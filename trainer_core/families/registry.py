@@ -54,11 +54,7 @@ FAMILIES: Mapping[str, Family] = _Families()
 
 
 def get_family(name: str) -> Family:
-    """The family that a run file names so.
-
-    Raises:
-        BaseModelError: When there is none of that name.
-    """
+    """The family that a run file names so; `BaseModelError` where there is none."""
     if name in FAMILIES:
         return FAMILIES[name]
     if name == GRAPH_MODEL:

@@ -77,11 +77,7 @@ def template_config(family: str, purpose: str) -> RunConfig:
 
 
 def config_of(values: Template) -> RunConfig:
-    """The settings of a run file that says these values, and else the defaults.
-
-    Raises:
-        ConfigError: When something in them is wrong.
-    """
+    """The settings of these values, else of the defaults; `ConfigError` for wrong ones."""
     return load_config({}, [f"{path}={format_value(value)}" for path, value in values.items()])
 
 

@@ -117,11 +117,7 @@ def join_text(transformer: nn.Module, model: nn.Module) -> None:
 
 
 def load_text(text: TrainableText, location: BaseLocation, dtype: torch.dtype) -> nn.Module:
-    """Load the text encoder of a base onto the CPU.
-
-    Raises:
-        BaseModelError: When its files are missing or damaged.
-    """
+    """Load a base's text encoder onto the CPU; `BaseModelError` for absent or bad files."""
     check_part(location.encoders, TEXT_ENCODER, "base.encoders")
     return load_frozen(f"transformers.{text.kind}", location.encoders, TEXT_ENCODER, dtype, "cpu")
 

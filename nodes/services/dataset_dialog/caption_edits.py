@@ -321,11 +321,7 @@ def _replaced(before: str, find: str, text: str) -> str:
 
 
 def plain(text: str) -> str:
-    """A text as a caption file holds it.
-
-    Raises:
-        InputError: When it is too long, or no text.
-    """
+    """A text as a caption file holds it; `InputError` where it is too long, or no text."""
     from ....trainer_core.data.sources.caption_files import LARGEST_CAPTION
 
     # A byte-order mark is not read back as a letter, so the next look would find another text.

@@ -281,11 +281,7 @@ class Reports:
         self._made: OrderedDict[tuple[str, str], Report] = OrderedDict()
 
     def get(self, settings: DatasetSection, within: AllowedFolders) -> Report:
-        """The report of a folder.
-
-        Raises:
-            DatasetError: As `survey`.
-        """
+        """The report of a folder; errors as of `survey`."""
         key = settings.model_dump_json(), folder_stamp(Path(settings.path))
         with self._lock:
             found = self._made.get(key)
@@ -310,11 +306,7 @@ class Thumbnails:
         self._size, self._largest = 0, largest
 
     def get(self, path: Path, *, large: bool) -> bytes:
-        """An image as the trainer sees it, upright and in sRGB, as WebP.
-
-        Raises:
-            DatasetError: When it cannot be read.
-        """
+        """An image as the trainer sees it, upright, in sRGB, as WebP; or `DatasetError`."""
         if large:
             return _encoded(path, _SIZES[1])
         key = str(path), path.stat().st_mtime_ns

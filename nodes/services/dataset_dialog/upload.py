@@ -229,11 +229,7 @@ class Drops:
         return drop
 
     def get(self, token: str) -> Drop:
-        """A drop that is under way.
-
-        Raises:
-            InputError: When there is none of that name.
-        """
+        """A drop that is under way; `InputError` where there is none of that name."""
         with self._lock:
             if token in self._open:
                 return self._open[token]

@@ -251,22 +251,14 @@ def _write(folder: Path, images: Sequence[np.ndarray], captions: Sequence[str] |
 
 
 def one_for_each(texts: Sequence[str], what: str, number: int) -> list[str]:
-    """Captions of so many images or clips: as many, or one for all.
-
-    Raises:
-        DatasetError: When there are others.
-    """
+    """Captions of so many images or clips: as many, or one for all; else `DatasetError`."""
     captions = list(texts) * number if len(texts) == 1 else list(texts)
     _require_equal(what, number, "texts", len(captions))
     return captions
 
 
 def _require_equal(what: str, number: int, others: str, count: int) -> None:
-    """Refuse lists of different length.
-
-    Raises:
-        DatasetError: It names both.
-    """
+    """Refuse lists of different length by `DatasetError`, which names both."""
     if number != count:
         raise DatasetError(
             f"{number} {what} and {count} {others}",

@@ -129,11 +129,7 @@ def read_run_file(folder: Path) -> tuple[Sequence[str], int | None]:
 
 
 def read_ending(folder: Path) -> Ending:
-    """How a run has ended, or that it runs.
-
-    Raises:
-        InputError: When its record is damaged.
-    """
+    """How a run has ended, or that it runs; `InputError` where its record is damaged."""
     record = read_object(folder / RECORD, _refused)
     try:
         status, step = str(record["status"]), int(record.get("step", 0))

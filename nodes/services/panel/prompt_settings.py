@@ -97,11 +97,11 @@ class Form(NamedTuple):
 
     Attributes:
         node_class: Of the node that trains.
-        asked: What it is asked for.
+        settings: What it is asked for.
     """
 
     node_class: str
-    asked: Asked
+    settings: Asked
 
 
 def know(settings_of: Callable[[str], Mapping[str, str] | None]) -> None:
@@ -154,7 +154,7 @@ def kept_forms(version: Path) -> Iterator[list[Form]]:
     for node_id in prompt:
         if node_of(prompt, node_id)[0] in TRAINING:
             forms = asked_forms(prompt, node_id)
-            yield [form._replace(asked=form.asked._replace(images=marks)) for form in forms]
+            yield [form._replace(settings=form.settings._replace(images=marks)) for form in forms]
 
 
 def kept_panel(version: Path) -> Mapping[str, Any]:

@@ -81,7 +81,7 @@ def _of_settings(
     """The run that a graph asks for; what is known of the node's last one saves a look."""
     node_id, kept = query.get("node_id", ""), query.get("run", "")
     wanted, last = _asked(prompt, node_id), PANEL.asked(node_id)
-    own = wanted[0].asked
+    own = wanted[0].settings
     if found and not found["run"] and (last is None or not own.differences(last, finished=True)):
         return found, 200  # it has failed before it had a folder
     versions = _versions(_name(query, prompt), kept or found.get("run", ""))
@@ -111,7 +111,7 @@ def _nearest(
 
     Of several that are as near, one of as many steps comes first: Run trains none of those again.
     """
-    steps = forms[0].asked.steps
+    steps = forms[0].settings.steps
     nearest: tuple[int, str, Differences] | None = None
     least = (0, False)
     for run, folder, ending in versions:
@@ -166,7 +166,7 @@ def expected_training(prompt: Mapping[str, Any], node_id: str, going: GoingOn) -
     `going` is what a button has promised of it.
     """
     forms, name = _asked(prompt, node_id), _name({"node_id": node_id}, prompt)
-    steps = going.steps or forms[0].asked.steps
+    steps = going.steps or forms[0].settings.steps
     if going.folder is not None:
         far, folder = 0, going.folder
         folder = folder if folder.name.startswith("v") else folder.parents[1]
@@ -193,15 +193,17 @@ def expected_training(prompt: Mapping[str, Any], node_id: str, going: GoingOn) -
 
 def _asked(prompt: Mapping[str, Any], node_id: str) -> list[Form]:
     forms = asked_forms(prompt, node_id)
-    return [form._replace(asked=with_marks(form.asked)) for form in forms]
+    return [form._replace(settings=with_marks(form.settings)) for form in forms]
 
 
 def _differences(folder: Path, ending: Ending, forms: Sequence[Form]) -> Differences | None:
     """How a run's settings differ from what is asked now, at its nearest; None: not comparable."""
-    done, steps = ending.status in {"done", "stopped"}, forms[0].asked.steps
+    done, steps = ending.status in {"done", "stopped"}, forms[0].settings.steps
     ways: list[Differences] = []
     for before in kept_forms(folder):
-        pairs = [(n.asked, b.asked) for n in forms for b in before if n.node_class == b.node_class]
+        pairs = [
+            (n.settings, b.settings) for n in forms for b in before if n.node_class == b.node_class
+        ]
         found = [now.differences(each, finished=done) for now, each in pairs]
         # Other answers may choose the same settings; in words the answers are told.
         same = [each for each in found if each.keys() <= {SEED}]
@@ -214,11 +216,7 @@ def _differences(folder: Path, ending: Ending, forms: Sequence[Form]) -> Differe
 
 
 def run_state(folder: Path, run: str, node_id: str = "", workflow: str = "") -> RunState:
-    """A run as its version folder has it.
-
-    Raises:
-        InputError: When its record is damaged.
-    """
+    """A run as its version folder has it; `InputError` where its record is damaged."""
     ending = read_ending(folder)
     state = RunState(node_id, run, folder.parent.name, ending.steps, workflow)
     state.status = "training" if ending.status == "running" else ending.status

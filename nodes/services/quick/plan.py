@@ -131,11 +131,7 @@ class Parts(NamedTuple):
 
 
 def answers_of(values: object) -> Answers:
-    """What a browser says of the node's inputs; what is linked is left out.
-
-    Raises:
-        InputError: When it is no such mapping.
-    """
+    """What a browser says of inputs that are not linked; `InputError` for no mapping."""
     if isinstance(values, Mapping):
         known = {each.name: values[each.name] for each in fields(Answers) if each.name in values}
         fits = all(isinstance(v, _KINDS.get(k, str)) for k, v in known.items())

@@ -211,11 +211,7 @@ def _stacked(rows: Mapping[str, int], blocks: Mapping[str, Tensor], *, shared: b
 
 
 def refuse_unfusable(native: str, name: str, layer: LayerState) -> None:
-    """Refuse a part, or its outline, whose form no fused layer takes.
-
-    Raises:
-        AdapterError: For DoRA's magnitude and convolutions.
-    """
+    """Refuse a part, or its outline, whose form no fused layer takes, by `AdapterError`."""
     if DORA_SCALE in layer.tensors:
         raise AdapterError(
             f"{name}, a part of {native}, has a DoRA magnitude",

@@ -183,11 +183,7 @@ def parse_key(path: Path, text: str) -> ParsedKey | str:
 
 
 def parse_ending(path: Path, text: str) -> ParsedKey | str:
-    """As `parse_key`, whatever part of a pipeline the key begins with.
-
-    Raises:
-        AdapterFileError: As there.
-    """
+    """As `parse_key`, whatever part of a pipeline the key begins with; errors as there."""
     found = _XLABS.fullmatch(text)
     if found is not None:
         return ParsedKey(found["name"], "xlabs", f"lora_{found['side']}", LOW_RANK, "xlabs")

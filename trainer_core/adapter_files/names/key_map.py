@@ -368,11 +368,7 @@ def native_layer(key_map: KeyMap, module: str) -> NativeKey | None:
 
 
 def native_key(name: str, key_map: KeyMap) -> NativeKey:
-    """As `native_layer`, for a layer that has to be there.
-
-    Raises:
-        AdapterError: When the family has no such layer.
-    """
+    """As `native_layer`, for a layer that has to be there; else `AdapterError`."""
     native = native_layer(key_map, name)
     if native is None:
         raise AdapterError(

@@ -77,11 +77,7 @@ class InexactSliceError(ValueError):
 
 
 def row_ranges(cut: RowSlice, count: int) -> list[Range]:
-    """The rows that a cut takes of a layer with so many.
-
-    Raises:
-        InexactSliceError: When the shares are no whole numbers of rows.
-    """
+    """The rows that a cut takes of a layer; `InexactSliceError` for parts of rows."""
     if count % cut.total:
         raise InexactSliceError(f"its {count} rows are no multiple of {cut.total}")
     unit = count // cut.total

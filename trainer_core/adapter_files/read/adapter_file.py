@@ -278,11 +278,7 @@ def _rows(file: TensorFile, key: str, first: int, last: int) -> Tensor:
 
 
 def _refuse_unknown_rows(file: TensorFile) -> None:
-    """Refuse a file whose names do not say which row of a layer is which.
-
-    Raises:
-        AdapterFileError: When it has such a layer.
-    """
+    """`AdapterFileError` for names that do not say which row of a layer is which."""
     for key in filter(_ROWS.fullmatch, file.tensors):
         raise AdapterFileError(
             f"{file.path}: {key}, of MiniMax-H3 by DiffSynth-Studio, whose rows lie head by head, "

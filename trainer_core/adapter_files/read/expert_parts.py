@@ -92,11 +92,7 @@ def expert_names(keys: Iterable[str]) -> dict[str, Mapping[str, str]]:
 
 
 def refuse_experts(source: object, keys: Iterable[str]) -> None:
-    """Refuse a file whose names say experts: it is to be divided first.
-
-    Raises:
-        AdapterFileError: When they do.
-    """
+    """Refuse a file whose names say experts, by `AdapterFileError`: it is to be divided first."""
     names = expert_names(keys)
     if not names:
         return

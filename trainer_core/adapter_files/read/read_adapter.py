@@ -83,11 +83,7 @@ def open_file(path: Source) -> Iterator[AdapterFile]:
 
 
 def read_file(path: Source) -> AdapterFile:
-    """Read an adapter file as a whole, without knowing its family.
-
-    Raises:
-        AdapterFileError: As `open_file`, and for values that are not finite.
-    """
+    """Read a whole file of an unknown family; `AdapterFileError` also for NaN or infinity."""
     with open_file(path) as file:
         extras = {name: dict(tensors) for name, tensors in file.extras.items()}
         return replace(file, layers=dict(file.layers), extras=extras)
@@ -164,11 +160,7 @@ def of_denoiser(state: AdapterState) -> AdapterState:
 
 
 def refuse_unread(file: AdapterFile) -> None:
-    """Refuse a file that has more than this trainer reads.
-
-    Raises:
-        AdapterFileError: When it has; the message says what.
-    """
+    """Refuse a file that has more than this trainer reads, by `AdapterFileError` that says what."""
     if file.unread:
         raise AdapterFileError(
             f"{file.path}: {told(count_kinds(file.unread))}",

@@ -117,11 +117,7 @@ def patch_pieces(state: AdapterState, name: Callable[[str], str]) -> list[Piece]
 
 
 def refuse_patches(state: AdapterState, layout: str) -> None:
-    """Refuse weight patches, which only ComfyUI reads.
-
-    Raises:
-        AdapterError: When the adapter has any; it names the first.
-    """
+    """Refuse weight patches, which only ComfyUI reads, by `AdapterError` that names the first."""
     for native in state.extras:
         ending = next(iter(patch_outline(state, native)))
         raise AdapterError(
@@ -132,11 +128,7 @@ def refuse_patches(state: AdapterState, layout: str) -> None:
 
 
 def refuse_text_encoder(state: AdapterState, layout: str) -> None:
-    """Refuse layers of a text encoder in a layout that has no names for them.
-
-    Raises:
-        AdapterError: When the adapter has any; it names the first.
-    """
+    """Refuse layers of a text encoder in a layout without names for them, by `AdapterError`."""
     for name in text_layers(state.layers):
         raise AdapterError(
             f"{name}, and {len(text_layers(state.layers))} layer(s) of a text encoder in all",
@@ -159,11 +151,7 @@ def refuse_magnitude(outlines: Layers, axis: str, expected: str, remedy: str) ->
 
 
 def refuse_same_names(names: Iterable[str]) -> None:
-    """Refuse two layers that would have the same name in a file.
-
-    Raises:
-        AdapterError: When there are two.
-    """
+    """Refuse two layers that would have the same name in a file, by `AdapterError`."""
     taken: set[str] = set()
     for name in names:
         if name in taken:

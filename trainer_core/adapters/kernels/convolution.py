@@ -161,11 +161,7 @@ def _is_same(found: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
 
 
 def layer_sizes(layer: nn.Module) -> tuple[int, int, tuple[int, ...]]:
-    """Inputs that one output sees, outputs, and the kernel (empty for a Linear).
-
-    Raises:
-        TypeError: When it is neither a Linear nor a convolution.
-    """
+    """Inputs that an output sees, outputs, kernel (a Linear has none); else `TypeError`."""
     if isinstance(layer, nn.Linear):
         return layer.in_features, layer.out_features, ()
     if isinstance(layer, CONVOLUTIONS):

@@ -312,11 +312,7 @@ class FileRules(ABC):
         return None
 
     def peft_ranks(self, layers: Mapping[str, LayerState]) -> dict[str, int]:
-        """The rank that PEFT's configuration gives each layer.
-
-        Raises:
-            AdapterError: When there is none that gives these factors.
-        """
+        """The rank that PEFT's configuration gives each layer; `AdapterError` for none."""
         return {n: layer.tensors[self.pairs[0].down].shape[0] for n, layer in layers.items()}
 
     def peft_options(self, layers: Mapping[str, LayerState]) -> dict[str, Any]:

@@ -14,7 +14,6 @@ from ...weights.diffusers_folder import read_json
 from ...weights.header import open_weights
 from ..base_names import HIGH, LOW, named_role, names_one_of_two
 from ..family_specs import LatentSpec, SecondBase
-from .folder import REMEDY_OF_TWO, boundary, check_folder
 from .keys import OF_5B, settings, start_channels
 
 _CLIPS_OF_5B = FrameGrid(every=4, rate=24.0)
@@ -36,6 +35,14 @@ _VISION = 1280
 
 _ROLES: dict[str, str] = dict(zip(DENOISERS, (HIGH, LOW), strict=True))
 """Of the denoisers of a Diffusers folder that has two."""
+
+_REMEDY_OF_TWO = (
+    "Add /transformer, the one for high noise, or /transformer_2, the one for low noise, to "
+    "base.path."
+)
+"""Where a base is two models."""
+
+_REMEDY_OF_FOLDER = "Train it in ComfyUI, through Base From Model, or name a folder of Wan 2.1 T2V."
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +136,7 @@ def _two(base: BaseSection) -> tuple[Path, str, float | None]:
     """
     place = Path(base.path).expanduser()
     folder, part = split_denoiser(place.parent if place.is_file() else place)
-    return folder, part, boundary(folder) if part or place.is_dir() else None
+    return folder, part, _boundary(folder) if part or place.is_dir() else None
 
 
 def _border(base: BaseSection, one: _Expert) -> float:
@@ -156,20 +163,20 @@ def levels_of(base: BaseSection) -> tuple[float, float]:
             if is_file
             else f"base.path: {base.path} has two models",
             "the one for high noise or the one for low noise",
-            "Put high_noise or low_noise into the file's name." if is_file else REMEDY_OF_TWO,
+            "Put high_noise or low_noise into the file's name." if is_file else _REMEDY_OF_TWO,
         )
     return 0.0, 1.0
 
 
 def check_base(folder: Path, part: str, path: str) -> None:
-    """`FolderSpec.check`: `check_folder`, and of a hub id that its folder is what its name says.
+    """`FolderSpec.check`: `_check_folder`, and of a hub id that its folder is what its name says.
 
     The name told levels and start frames before the folder was here.
 
     Raises:
-        BaseModelError: As `check_folder`, and when the name says something else.
+        BaseModelError: As `_check_folder`, and when the name says something else.
     """
-    check_folder(folder, part)
+    _check_folder(folder, part)
     if not names_hub(path):
         return
     named, found = BaseSection(path=path), BaseSection(path=str(folder / part))
@@ -251,3 +258,58 @@ def _named(base: BaseSection) -> str:
     """The name that says what a base is."""
     path = PurePath(base.path)
     return path.parent.name if path.name.startswith(_OF_A_FOLDER) else path.name
+
+
+def _boundary(folder: Path) -> float | None:
+    """The noise level at which a folder's pipeline goes over from one denoiser to the other.
+
+    None where it has one denoiser.
+
+    Raises:
+        BaseModelError: When it has two, and says no level between 0 and 1, or nothing that can be
+            read of the second.
+    """
+    index = read_json(folder / "model_index.json")
+    second, level = index.get(DENOISERS[1]), index.get("boundary_ratio")
+    if second is None:
+        return None
+    if not isinstance(second, list) or not second:
+        raise BaseModelError(
+            f"{folder / 'model_index.json'} says {second!r} of {DENOISERS[1]}",
+            "a library and a class, or null for both",
+            "Download the file again.",
+        )
+    if second[0] is None:
+        return None
+    if not isinstance(level, int | float) or not 0.0 < level < 1.0:
+        raise BaseModelError(
+            f"{folder / 'model_index.json'} has two denoisers, and boundary_ratio is {level!r}",
+            "the noise level at which one goes over to the other, between 0 and 1",
+            "Download the file again.",
+        )
+    return float(level)
+
+
+def _check_folder(folder: Path, part: str) -> None:
+    """Of two denoisers one, which is given a text and maybe a start frame.
+
+    TI2V-5B takes a time for each token, which is the same for all where no frame is given.
+
+    Raises:
+        BaseModelError: When nothing says which of two is meant, or the model is given more.
+    """
+    if _boundary(folder) is not None and not part:
+        raise BaseModelError(
+            f"base.path: {folder} has two denoisers, one for high noise and one for low noise",
+            "one of the two",
+            _REMEDY_OF_TWO,
+        )
+    transformer = read_json(folder / (part or DENOISERS[0]) / "config.json")
+    read, made = (transformer.get(name, 16) for name in ("in_channels", "out_channels"))
+    ends = transformer.get("pos_embed_seq_len")
+    if ends or read not in (made, made + start_channels(made)):
+        raise BaseModelError(
+            f"base.path: {folder} is a Wan model that is given more than a text and a start frame",
+            "a text-to-video model of Wan, or an image-to-video one",
+            _REMEDY_OF_FOLDER,
+        )

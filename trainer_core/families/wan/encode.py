@@ -106,11 +106,7 @@ class WanEncoders(T5Encoders):
 def load_encoders(
     location: BaseLocation, dtype: torch.dtype, device: torch.device | str
 ) -> WanEncoders:
-    """`Family.load_encoders`.
-
-    Raises:
-        BaseModelError: When the VAE makes other latents than the denoiser.
-    """
+    """`Family.load_encoders`; `BaseModelError` for a VAE of other latents than the denoiser's."""
     own = read_json(location.encoders / "vae" / "config.json").get("z_dim", 16)
     denoiser = reads(location.file, location.denoiser)
     if own != denoiser.made:

@@ -139,7 +139,7 @@ def _told(images: dict[float, list[np.ndarray]], prompts: int) -> dict[str, Any]
 
 
 def _shape(image: np.ndarray) -> np.ndarray:
-    """Which pixels are no background, ``[H, W]``."""
+    """Which pixels are not background, ``[H, W]``."""
     values = image.astype(np.float64)
     border = np.concatenate([values[0], values[-1], values[:, 0], values[:, -1]])
     return np.linalg.norm(values - np.median(border, axis=0), axis=2) > _SHAPE_DIFFERS

@@ -137,7 +137,7 @@ EARLIER = (
 
 
 def _whole(factor: int, pace: float = 1.0) -> Way:
-    """A LoKr whose second factor is no low-rank product."""
+    """A LoKr whose second factor is not a low-rank product."""
     changed = {"adapter.factor": factor, "adapter.full_matrix": True}
     rate = "" if pace == 1.0 else f", {pace:g} times the rate"
     return Way(f"lokr, factor {factor}, whole{rate}", "lokr", changed, paced=True, pace=pace)

@@ -80,7 +80,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if without and _family_of(item, without):
             item.add_marker(pytest.mark.skip(reason="the installed Diffusers has no such family"))
         own = [marker for marker in MARKERS if item.get_closest_marker(marker)]
-        # A report also knows folders by name, such as tests/gpu: they are no markers.
+        # A report also knows folders by name, such as tests/gpu: they are not markers.
         item.user_properties.append(("markers", own))
         for marker in own:
             if marker in skips:

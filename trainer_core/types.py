@@ -278,7 +278,7 @@ class Batch:
             (`data.masks.mask_weights`), where an axis of places that are alike may be 1; None
             where all places of all samples count alike.
         idle: Whether it is there only to keep several processes in step, with weights of 0, and
-            is no part of the step.
+            is not part of the step.
         directions: Of a concept slider, positive and negative prompt of each sample; else empty.
         sounds: `[B, c, t, b]` of clips that are trained with their sound; else None.
         sound_weight: Factor on the loss of the sound.
@@ -349,7 +349,7 @@ class AdapterState:
             layer of another trainer's file that ComfyUI fuses, and that no factors of the kind
             express in parts, stands here undivided under ComfyUI's name (`formats.undivided`).
         settings: What is needed to build the same adapter again, as plain JSON values.
-        extras: Differences that are no factors, as other trainers write them: ComfyUI's name of
+        extras: Differences that are not factors, as other trainers write them: ComfyUI's name of
             the layer to ending (``diff``, ``diff_b``, ``set_weight``, ``w_norm``, ``b_norm``) to
             tensor. An adapter that was trained here has none.
     """

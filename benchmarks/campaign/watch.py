@@ -58,7 +58,7 @@ class Stopwatch(SilentObserver):
     def broken(self, step: int, first: int) -> str:
         """Nothing is kept."""
         del first
-        return f"Step {step} is no measurement."
+        return f"Step {step} is not a measurement."
 
     @staticmethod
     def saved_on_failure(step: int) -> contextlib.AbstractContextManager[None]:

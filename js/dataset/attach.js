@@ -70,7 +70,7 @@ export function addStrip(node, server, app) {
   });
   follow(widget(FOLDER), () => {
     const own = widget(NAME);
-    // Empty, it follows the folder; that of a template is no name of other images.
+    // Empty, it follows the folder; that of a template is not a name of other images.
     if (own && !node.properties[TYPED]) own.value = "";
   });
   for (const name of new Set([...SETTINGS, ...ANSWERS])) follow(widget(name), soon);

@@ -237,7 +237,7 @@ export class Strip {
     if (!files.length || this.uploading) return;
     this.tell("", []);
     this.failed = false;
-    // Not those of the folder before, which these are no part of yet.
+    // Not those of the folder before, which these are not part of yet.
     this.images.replaceChildren(...previews(files, PREVIEWS));
     const folders = this.host.folders().filter((name) => name.startsWith(INPUT));
     const taken = folders.map((name) => name.slice(INPUT.length));

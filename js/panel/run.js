@@ -126,7 +126,7 @@ export function isActive(run) {
  *
  * @param {unknown} payload
  * @param {Run} [before]
- * @returns {Run | null} null when the payload is no snapshot
+ * @returns {Run | null} null when the payload is not a snapshot
  */
 export function fromSnapshot(payload, before = NO_RUN) {
   const message = record(payload);

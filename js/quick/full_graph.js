@@ -28,7 +28,7 @@ const STILL_FRAMES = 10;
 const MOST_FRAMES = 60;
 
 /**
- * Adds the button above the panel. It is no input, so no workflow saves it.
+ * Adds the button above the panel. It is not an input, so no workflow saves it.
  *
  * @param {GraphNode} node
  * @param {{ fetchApi: (route: string, options?: RequestInit) => Promise<Response> }} api

@@ -12,7 +12,7 @@ export const LABEL = "Load workflow";
 export const RUN_FILE_LABEL = "Open run file as graph";
 
 /**
- * Adds the button below the node's inputs. It is no input, so no workflow saves it.
+ * Adds the button below the node's inputs. It is not an input, so no workflow saves it.
  *
  * @param {GraphNode} node
  * @param {Server} server
@@ -111,7 +111,7 @@ async function open(content, name, app) {
   } else if (isPrompt(content)) {
     await app.loadApiJson(content, name);
   } else {
-    throw new Error("What is kept of this run is no workflow.");
+    throw new Error("What is kept of this run is not a workflow.");
   }
 }
 

@@ -1,7 +1,7 @@
 // @ts-check
 /**
  * Run files that are dropped on the canvas, or opened as workflows are. ComfyUI gives each file to
- * `app.handleFile`; what is no run file goes on to it untouched.
+ * `app.handleFile`; what is not a run file goes on to it untouched.
  *
  * @typedef {import("../comfyui.js").App} App
  * @typedef {import("./open.js").Api} Api

@@ -212,7 +212,7 @@ def shown_run_file(body: bytes) -> tuple[Any, int]:
 
     Args:
         body: A JSON object: ``files``, each with ``name`` and ``text``; or ``run``, as Load Run
-            names it. With ``recognize`` true, files that are no run files are answered with an
+            names it. With ``recognize`` true, files that are not run files are answered with an
             empty ``program``. It may come from anybody; nothing that it names is read but a run's
             own file.
     """

@@ -307,7 +307,7 @@ SIZING = tuple(
 
 
 def refuse_others(node: type[io.ComfyNode], inputs: Mapping[str, Any]) -> None:
-    """Refuse inputs that are no settings of a node: ComfyUI hands on links to any name.
+    """Refuse inputs that are not settings of a node: ComfyUI hands on links to any name.
 
     Raises:
         InputError: It names them.

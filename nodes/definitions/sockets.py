@@ -338,7 +338,7 @@ def _check_value(schema: io.Schema, declared: io.Input, value: Any) -> None:
         fits = isinstance(value, _WIDGETS[kind])
         if isinstance(value, float) and not math.isfinite(value):
             fits = False
-        # Half of an emoji, as JSON may hold it, is no text that an encoder takes.
+        # Half of an emoji, as JSON may hold it, is not text that an encoder takes.
         if isinstance(value, str) and any("\ud800" <= letter <= "\udfff" for letter in value):
             fits = False
     elif kind in (own := _own_classes()):

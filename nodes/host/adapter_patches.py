@@ -100,8 +100,8 @@ class HostAdapter:
     def bypass(self, place: ComfyuiPlace, x: Tensor) -> Tensor | None:
         """What the bypass loaders add to the output `[n, out]` of a Linear with inputs `[n, in]`.
 
-        The place is a patch of factors for a whole weight. None where it is no Linear, or ComfyUI
-        cannot do it.
+        The place is a patch of factors for a whole weight. None where it is not a Linear, or
+        ComfyUI cannot do it.
         """
         from torch import nn
 

@@ -36,8 +36,9 @@ def require_audio_vae(vae: Any, model: GraphModel, rate: float | None = None) ->
         rate: Frames per second of clips; None for the MODEL's own.
 
     Raises:
-        InputError: When it is no VAE of sound, or not this MODEL's, or the MODEL makes none; when
-            there is none and the MODEL needs one; when sound would not keep up with the frames.
+        InputError: When it is not a VAE of sound, or not this MODEL's, or the MODEL makes none;
+            when there is none and the MODEL needs one; when sound would not keep up with the
+            frames.
     """
     if vae is None and not model.needs_sound:
         return
@@ -132,7 +133,7 @@ class AudioVae:
 
         own = self.vae.audio_sample_rate
         sound = waveform if rate == own else resample(waveform, rate, own)
-        # Of a length that is no multiple of this ComfyUI cuts off both ends, and moves the sound.
+        # Of any other length than a multiple ComfyUI cuts off both ends, which moves the sound.
         sound = torch.nn.functional.pad(sound, (0, -sound.shape[1] % self.vae.downscale_ratio))
         found = self.vae.encode(sound[None].movedim(1, -1))
         return self.scale * found[(slice(None), *map(slice, self.shape(seconds)))]

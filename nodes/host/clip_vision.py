@@ -17,7 +17,7 @@ def seen_in(vision: Any, pixels: Tensor) -> Tensor:
     """The embedding `[D]` of an image `[H, W, 3]` in [0, 1], as CLIP Vision Encode gives it.
 
     Raises:
-        InputError: When it is no vision model, or gives no embedding of a whole image.
+        InputError: When it is not a vision model, or gives no embedding of a whole image.
     """
     encode = getattr(vision, "encode_image", None)
     if encode is None:

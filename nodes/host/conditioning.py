@@ -39,7 +39,7 @@ def stored_conditioning(entries: Sequence[Any], caption: str) -> dict[str, Tenso
         so are rows of zeros at its end: Wan pads each text to 512 rows, which are 8 MB.
 
     Raises:
-        DatasetError: When it has several parts, or something that is no tensor, number or word.
+        DatasetError: When it has several parts, or something that is not a tensor, number or word.
     """
     if len(entries) != 1:
         raise _strange(caption, f"{len(entries)} parts (a schedule of CLIP hooks)")

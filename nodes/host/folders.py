@@ -41,7 +41,7 @@ def checked_parts(name: str, what: str, *, new: bool = True) -> tuple[str, ...]:
     macOS writes them.
 
     Raises:
-        InputError: When a part could lead out of a folder or is no file name somewhere.
+        InputError: When a part could lead out of a folder or is not a file name somewhere.
     """
     parts = tuple(name.split("/"))
     for part in parts:

@@ -348,7 +348,7 @@ _COUNTERPARTS: tuple[tuple[type[nn.Module], type[FrozenOp]], ...] = (
 
 
 def counterpart(module: nn.Module) -> type[FrozenOp] | None:
-    """The frozen class for a module; None where it has no weight, or is no op."""
+    """The frozen class for a module; None where it has no weight, or is not an op."""
     if isinstance(module, FrozenOp) or getattr(module, "weight", None) is None:
         return None
     for known, frozen in _COUNTERPARTS:

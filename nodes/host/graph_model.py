@@ -384,7 +384,7 @@ class GraphModel:
         if type(found).__name__ == "LatentFormat":
             raise self._refused("has no latent format that is known")
         if found.latent_dimensions not in {_IMAGE, _VIDEO} or not found.latent_channels:
-            raise self._refused(f"has latents of {type(found).__name__}, which are no image's")
+            raise self._refused(f"has latents of {type(found).__name__}, which are not an image's")
         own = getattr(config, "latent_format", None)
         if own is not None and own.latent_channels != found.latent_channels:
             raise self._refused(f"a node has given the latents of {type(found).__name__}")

@@ -26,7 +26,7 @@ def listen() -> None:
 
 
 def constants(node_id: str) -> dict[str, Any] | None:
-    """A node's inputs that are no links, in the prompt that is checked; None outside of a check."""
+    """A node's inputs that are not links, in the prompt under check; None outside of a check."""
     inputs = _inputs(node_id)
     if inputs is None:
         return None

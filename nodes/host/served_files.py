@@ -1,4 +1,4 @@
-"""What a route sends that is no JSON value: each kind with what a browser may do with it."""
+"""What a route sends that is not a JSON value: each kind with what a browser may do with it."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ class GraphText:
         """The tokens of a caption and their weights, of each text encoder, as one tensor.
 
         Raises:
-            DatasetError: When the caption has an embedding, which is no token.
+            DatasetError: When the caption has an embedding, which is not a token.
         """
         import torch
 

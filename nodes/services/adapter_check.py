@@ -51,7 +51,7 @@ def check_adapter(
     The node shows progress and the result. ``stop`` ends the graph where something is wrong.
 
     Raises:
-        AdapterFileError: When it is no safetensors file.
+        AdapterFileError: When it is not a safetensors file.
         RunError: When something is wrong and the graph is to stop then.
     """
     from ...trainer_core.adapter_files.names.key_layouts import is_text_key

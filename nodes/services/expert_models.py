@@ -74,7 +74,7 @@ def expert_of(found: GraphModel, inputs: ExpertInputs) -> Expert | None:
         )
     if not found.straight:
         raise InputError(
-            f"expert is {role}, and {found.title} is no flow model",
+            f"expert is {role}, and {found.title} is not a flow model",
             "a model of which each expert samples its own levels of noise, such as Wan 2.2 A14B",
             f"Set expert to {NONE}.",
         )

@@ -97,7 +97,7 @@ def write_adapter_file(
         dtype: ``fp32``, ``bf16``, ``fp16``, or ``keep`` for the source's.
         approximate: ``lora``, ``lokr``, or ``none``.
         rank: The most that the rank of an approximation may be; 0 for none given.
-        extras: ``keep`` or ``drop``, for differences that are no factors.
+        extras: ``keep`` or ``drop``, for differences that are not factors.
         base: The base, where something needs its weights.
 
     Raises:

@@ -84,7 +84,7 @@ class OpenedRun:
 def read_documents(files: object, *, recognize: bool = False) -> list[Document]:
     """Parse the text of files that make a run, mappings with ``name`` and ``text``, of anybody.
 
-    The file that says most is in front. With ``recognize`` files that are no run files, or cannot
+    The file that says most is in front. With ``recognize`` files that are not run files, or cannot
     be parsed, are left out, which may be all.
 
     Raises:

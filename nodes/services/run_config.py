@@ -67,7 +67,7 @@ def _check_run_name(name: str) -> None:
     if name.casefold() in _OWN_FOLDERS:
         raise ConfigError(
             f"output.name is {name}, where the nodes keep {_OWN_FOLDERS[name.casefold()]}",
-            "a name that is no folder of the nodes",
+            "a name that is not a folder of the nodes",
             "Choose another name.",
         )
 

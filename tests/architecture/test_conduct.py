@@ -45,7 +45,7 @@ def calls(source: Source) -> tuple[tuple[str, int], ...]:
 
 
 def dotted(node: ast.AST) -> str:
-    """The name of a function that is called; of what is no name its text, which takes longer."""
+    """The name of a function that is called; of what is not a name its text, which takes longer."""
     parts = []
     while isinstance(node, ast.Attribute):
         parts.append(node.attr)

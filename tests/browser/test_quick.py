@@ -110,7 +110,7 @@ def kinds(page) -> set[str]:
 
 
 def values(prompt) -> dict[str, dict]:
-    """Inputs that are no links, by the node's class."""
+    """Inputs that are not links, by the node's class."""
     return {
         node["class_type"]: {k: v for k, v in node["inputs"].items() if not isinstance(v, list)}
         for node in prompt.values()

@@ -27,7 +27,7 @@ def end_with_the_tests():
 
 
 def main():
-    # Whatever a library prints is no answer.
+    # Whatever a library prints is not an answer.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     sys.argv = sys.argv[:1]

@@ -208,7 +208,7 @@ def compared(model, clip, vae, vision, frames, ends, rate=None):
     found |= {"gradient": gradient, "loss": total, "plain loss": plain, "loss of the rest": rest}
     stepper = Own(model)
     with torch.inference_mode():
-        # A model whose sigma is no share of noise has larger latents.
+        # A model whose sigma is not a share of noise has larger latents.
         straight = part("nodes.host.graph_model").GraphModel(model).straight
         own_level = level if straight else level / (1 - level)
         own_x = x if straight else x * (1 + own_level)

@@ -101,7 +101,7 @@ def test_bytes_are_counted_and_the_last_one_is_refused():
     torch.cuda.reset_peak_memory_stats()
     before, free = torch.cuda.memory_allocated(), torch.cuda.mem_get_info()[0]
     held = torch.empty(3 * MIB, dtype=torch.uint8, device=CUDA)
-    assert not (held == 0).any(), "what nobody wrote is no zero"
+    assert not (held == 0).any(), "what nobody wrote is not a zero"
     gone = held.float()
     del gone
     assert torch.cuda.memory_allocated() - before == 3 * MIB

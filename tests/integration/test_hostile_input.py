@@ -76,7 +76,7 @@ TEXTS = {
     "a pipe": os.mkfifo,
     "6 GiB of nothing": huge,
     "a folder": lambda path: path.mkdir(),
-    "no UTF-8": lambda path: path.write_bytes(b"a\xff\xfe\x00"),
+    "not UTF-8": lambda path: path.write_bytes(b"a\xff\xfe\x00"),
     "half of UTF-16": lambda path: path.write_bytes(b"\xff\xfe\x00"),
     "a lone link": lambda path: path.symlink_to(path.with_name("not there")),
     "deep lists": lambda path: path.write_text("[" * DEEP + "]" * DEEP),
@@ -142,7 +142,7 @@ def dataset(tmp_path):
     return folder
 
 
-UNREADABLE = ["a device", "a pipe", "6 GiB of nothing", "no UTF-8", "half of UTF-16"]
+UNREADABLE = ["a device", "a pipe", "6 GiB of nothing", "not UTF-8", "half of UTF-16"]
 
 
 @LINUX
@@ -150,14 +150,14 @@ UNREADABLE = ["a device", "a pipe", "6 GiB of nothing", "no UTF-8", "half of UTF
 def test_caption(kind, dataset, capsys):
     caption = sorted(dataset.rglob("*.txt"))[0]
     replaced(caption, kind)
-    # No ordinary file is no caption: the image has none.
+    # What is not an ordinary file is no caption: the image has none.
     ordinary = kind not in {"a device", "a pipe"}
     skipped = ["dataset.missing_caption=skip"] if ordinary else []
     code, said = told(capsys, "dataset", dataset, *skipped)
     assert code == 2
     shown = " ".join(said.out.split())
     assert ("cannot be read as a caption" in shown) == ordinary
-    assert (f"{caption.name} is no ordinary file" in shown) != ordinary
+    assert (f"{caption.name} is not an ordinary file" in shown) != ordinary
     assert len(said.out) < 40_000
 
 

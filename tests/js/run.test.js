@@ -11,7 +11,7 @@ test("a snapshot is a run", () => {
 });
 
 test.each([null, undefined, {}, [], "training", { status: "idle" }, { status: "evil" }])(
-  "%j is no snapshot",
+  "%j is not a snapshot",
   (payload) => expect(fromSnapshot(payload)).toBeNull(),
 );
 

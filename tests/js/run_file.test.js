@@ -71,7 +71,7 @@ test("files that belong together are read once, and the rest of a drop goes on",
   expect(toasts.map(({ detail }) => detail)).toEqual([
     "data.toml, train.sh were read as a run file of one. Ctrl+Z takes it back.",
   ]);
-  // Opened again later, a file is no leftover of that drop.
+  // Opened again later, a file is not a leftover of that drop.
   await drop(file("x.yaml", "a: 1"));
   await app.handleFile(other, "file_button");
   expect(asked.at(-1)).toEqual(["train.sh"]);

@@ -95,7 +95,7 @@ describe("a series", () => {
     ["a loss that is not finite", [[3, NaN, 1], [4, Infinity, 1], [5, null, 1]]],
     ["text", [["3", "0.5", "1"]]],
     ["no list", { length: 3 }],
-    ["entries that are no points", [null, 7, {}]],
+    ["entries that are not points", [null, 7, {}]],
   ])("leaves out %s", (_, points) => {
     const series = append(emptySeries(10), [[1, 1, null]]);
     expect(append(series, points)).toBe(series);

@@ -54,11 +54,11 @@ test("a run that was started without a page gives its prompt", async () => {
 });
 
 test.each(["[]", "{}", "null", '"x"', '{"1": 2}', '{"1": {"inputs": {}}}', "<html>", '{"nodes": 3}'])(
-  "%s is no workflow, and the graph stays",
+  "%s is not a workflow, and the graph stays",
   async (body) => {
     const { press, told } = setUp({ body });
     await press();
-    expect(told).toEqual([["warn", "What is kept of this run is no workflow."]]);
+    expect(told).toEqual([["warn", "What is kept of this run is not a workflow."]]);
   },
 );
 

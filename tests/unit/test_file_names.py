@@ -1,4 +1,4 @@
-"""Names in any script are taken; what leads elsewhere, hides or is no name somewhere is not."""
+"""Names in any script are taken; what leads elsewhere, hides or is not a name somewhere is not."""
 
 import unicodedata
 

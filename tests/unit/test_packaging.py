@@ -23,7 +23,7 @@ print(json.dumps({"project": found.project.model_dump(), "comfy": found.tool_com
 
 def tracked(*options: str) -> set[str]:
     if shutil.which("git") is None or not (ROOT / ".git").exists():
-        pytest.skip("this folder is no git checkout, from which an archive is made")
+        pytest.skip("this folder is not a git checkout, from which an archive is made")
     command = ["git", "-C", str(ROOT), "-c", f"safe.directory={ROOT}", "ls-files", "-z", *options]
     done = subprocess.run(command, capture_output=True, check=True)
     return {name for name in done.stdout.decode().split("\0") if name and (ROOT / name).is_file()}

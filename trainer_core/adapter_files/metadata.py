@@ -275,10 +275,10 @@ def workflow_texts(texts: Mapping[str, object], warn: Callable[[str], None]) -> 
         try:
             text = json.dumps(value, separators=(",", ":"), allow_nan=False)
         except (ValueError, TypeError, RecursionError) as error:
-            warn(f"The {key} of this run is not kept: it is no JSON ({str(error)[:80]}).")
+            warn(f"The {key} of this run is not kept: it is not JSON ({str(error)[:80]}).")
             continue
         if not isinstance(value, Mapping):
-            warn(f"The {key} of this run is not kept: it is no JSON object.")
+            warn(f"The {key} of this run is not kept: it is not a JSON object.")
         elif len(text) > LARGEST_KEPT:
             warn(f"The {key} of this run is not kept: it has {_size(text)}.")
         else:
@@ -321,9 +321,9 @@ def workflow_summary(text: str) -> dict[str, Any]:
     try:
         content = parse_json(text)
     except ValueError:
-        return {**summary, "problem": "no JSON"}
+        return {**summary, "problem": "not JSON"}
     if not isinstance(content, dict):
-        return {**summary, "problem": "no JSON object"}
+        return {**summary, "problem": "not a JSON object"}
     drawn = content.get("nodes")
     if isinstance(drawn, list):
         return {**summary, "nodes": len(drawn)}

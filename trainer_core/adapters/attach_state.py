@@ -44,7 +44,7 @@ def attach_state(
     for name in (path for layer in state.layers for path in whole.get(layer, (layer,))):
         if not isinstance(named.get(name), (nn.Linear, *CONVOLUTIONS)):
             raise AdapterError(
-                f"the adapter's layer {name!r} is no Linear or convolution of the base",
+                f"the adapter's layer {name!r} is not a Linear or convolution of the base",
                 "an adapter of this base",
                 f"Choose the base that it was trained on. Nearest layers: {nearest(name, named)}.",
             )
@@ -61,7 +61,7 @@ def _refuse_extras(state: AdapterState) -> None:
     for layer, tensors in state.extras.items():
         raise AdapterError(
             f"the adapter changes {layer}.{next(iter(tensors))}, and {len(state.extras)} layer(s) "
-            "in all, by something that is no factor",
+            "in all, by something that is not a factor",
             "factors alone: whole biases, norms and weights cannot be attached here",
             "Convert the file with extras=drop to go on without them, or load it in ComfyUI.",
         )

@@ -55,7 +55,7 @@ class LayerIndex:
     """Every layer of a module that could carry an adapter, and pattern matching over them.
 
     Args:
-        module: The module that is searched; the module itself is no candidate.
+        module: The module that is searched; the module itself is not a candidate.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -151,7 +151,7 @@ def select_modules(index: LayerIndex, targets: Mapping[str, nn.Module]) -> Selec
         layer = by_module.get(id(targets[name]))
         if layer is None:
             raise AdapterError(
-                f"target {name!r} ({type(targets[name]).__name__}) is no layer inside the module",
+                f"target {name!r} ({type(targets[name]).__name__}) is not a layer of the module",
                 "modules that module.named_modules() yields, below the module itself",
                 "Pass layers of the module that is adapted.",
             )

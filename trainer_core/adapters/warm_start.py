@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 
 
 def validate_factors(state: AdapterState) -> None:
-    """Refuse a state that is no adapter.
+    """Refuse a state that is not an adapter.
 
     Raises:
         AdapterError: For one without layers, or whose factors are missing, do not fit together or
-            are no finite numbers.
+            are not finite numbers.
     """
     if not state.layers:
         raise AdapterError(
@@ -55,7 +55,7 @@ def _mistakes(kind: str, layer: LayerState) -> Iterator[str]:
         yield f"has the rank {layer.rank} and the alpha {layer.alpha}"
     for name, tensor in layer.tensors.items():
         if name not in (*KINDS[kind].factor_names, DORA_SCALE):
-            yield f"has {name}, which is no factor of this kind"
+            yield f"has {name}, which is not a factor of this kind"
         elif not tensor.is_floating_point() or tensor.dim() < 2 or not tensor.numel():
             yield f"has {name} of {tensor.dtype} {tuple(tensor.shape)}"
         elif not all_finite(tensor):

@@ -51,7 +51,7 @@ def adapter_family(path: Source, wanted: str | None = None, *, any_size: bool = 
     the published base and of the embedded one, because nothing depends on them.
 
     Raises:
-        AdapterFileError: When it is no adapter file, is another model's, fits no family or
+        AdapterFileError: When it is not an adapter file, is another model's, fits no family or
             several and its header does not say which, or has other sizes.
         BaseModelError: When there is no family of the wanted name.
     """
@@ -191,7 +191,7 @@ def require_base(path: Source, base: BaseWeights) -> None:
     or tensors in memory.
 
     Raises:
-        AdapterFileError: When it is no adapter file, or does not fit.
+        AdapterFileError: When it is not an adapter file, or does not fit.
     """
     shapes, key_map = base_shapes(base), base.family.layers.key_map
     try:
@@ -427,15 +427,15 @@ def _no_family(
     fitted = [name for name, strange in odd.items() if not strange]
     if fitted:
         return AdapterFileError(
-            f"{path}: {odd[nearest_one][0]!r} is no layer of {title}, but of "
+            f"{path}: {odd[nearest_one][0]!r} is not a layer of {title}, but of "
             + " and ".join(FAMILIES[name].title for name in fitted),
             f"an adapter for {title}, as it was said to be",
             f"Say --family {fitted[0]}, or leave it out.",
         )
     if far[nearest_one] < len(names):
         return AdapterFileError(
-            f"{path}: {odd[nearest_one][0]!r} is no layer of {title}, which others of its layers "
-            "fit",
+            f"{path}: {odd[nearest_one][0]!r} is not a layer of {title}, which others of its "
+            "layers fit",
             "an adapter of one family, whose every layer the family has",
             "Use it as it is with the program that made it. What ComfyUI makes of it: "
             f"adapter-trainer inspect FILE --prove --family {nearest_one}.",

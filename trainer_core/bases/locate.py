@@ -181,7 +181,7 @@ def _download(settings: BaseSection, family: Family, needs_encoders: bool) -> tu
     except (HfHubHTTPError, OSError, ValueError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise BaseModelError(
-            f"base.path: {settings.path} is no local folder, and not on the hub ({reason})",
+            f"base.path: {settings.path} is not a local folder, and not on the hub ({reason})",
             "a local Diffusers folder, or a hub id that can be downloaded",
             "Correct base.path, or check the network and your access to the repository.",
         ) from error
@@ -363,7 +363,7 @@ def file_family(file: WeightFile) -> str:
     """The name of the family of an opened single file.
 
     Raises:
-        BaseModelError: When the names in it are no family's, or fit several.
+        BaseModelError: When the names in it are not a family's, or fit several.
     """
     found = [family for family in FAMILIES.values() if family.files.detect(file.tensors)]
     if len(found) == 1:

@@ -4,7 +4,7 @@ A single file becomes a single file and a Diffusers folder a folder. Weights are
 written one after another, so that the largest of them decides how much memory is needed and not
 the base.
 
-Differences that are no factors, such as ``diff`` and ``diff_b``, are named as ComfyUI names its
+Differences that are not factors, such as ``diff`` and ``diff_b``, are named as ComfyUI names its
 layers; a Diffusers folder may hold such a layer in parts, or with its halves in the opposite order.
 Of several for one tensor ComfyUI takes one, and a strength does not weaken ``set_weight``
 (``comfy/lora.py``, `load_lora` and `calculate_weight`).

@@ -50,7 +50,7 @@ def convert(arguments: Arguments) -> int:
     target = given_path(arguments.words[1], "an output")
     if not (source.is_file() or source.is_dir()):
         raise InputError(
-            f"{source} is no ordinary file",
+            f"{source} is not an ordinary file",
             "an adapter file, or a folder of them",
             "Name another input.",
         )

@@ -28,7 +28,7 @@ def inspect(arguments: Arguments) -> int:
     """Describe a file, and with ``prove`` see whether ComfyUI loads it; returns the exit code.
 
     Raises:
-        AdapterFileError: When it is no adapter file that the trainer knows.
+        AdapterFileError: When it is not an adapter file that the trainer knows.
     """
     own = arguments.only(VERBS["inspect"].own)
     path = existing(arguments.word("an adapter file"), "an adapter file")
@@ -55,7 +55,7 @@ def describe(path: Path, *, readably: bool) -> dict[str, Any]:
         readably: Whether what is long is told in short.
 
     Raises:
-        AdapterFileError: When it is no adapter file that the trainer knows.
+        AdapterFileError: When it is not an adapter file that the trainer knows.
     """
     from ..adapter_files.tools.inspect_adapter import inspect_adapter
     from ..bases.adapter_family import other_models
@@ -147,7 +147,7 @@ def prove_file(path: Path, family: str | None = None, base: str | None = None) -
             the embedded base's where the file fits it.
 
     Raises:
-        AdapterFileError: When it is no safetensors file, or its family cannot be told.
+        AdapterFileError: When it is not a safetensors file, or its family cannot be told.
         BaseModelError: When the base cannot be used, is of another family, or of one that ComfyUI
             does not have.
     """

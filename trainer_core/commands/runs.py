@@ -253,7 +253,7 @@ def _whole(options: Mapping[str, str], name: str) -> int | None:
 def _no_goal(family: str, name: str, more: str) -> InputError:
     purposes = () if more else templates()[family]
     near = difflib.get_close_matches(name, [*GOALS, *purposes], n=1, cutoff=0.5)
-    found = f"{more!r} behind {name!r}, which is no goal" if more else f"the goal {name!r}"
+    found = f"{more!r} behind {name!r}, which is not a goal" if more else f"the goal {name!r}"
     words = "one of the goals " + ", ".join(GOALS)
     words += ", or of the purposes " + ", ".join(purposes) if purposes else ""
     return InputError(found, words, f"Did you mean {near[0]}?" if near else "Name one of these.")

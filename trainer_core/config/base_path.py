@@ -25,7 +25,7 @@ def names_hub(text: str) -> bool:
 
 
 def has_hub_form(text: str) -> bool:
-    """Whether a text is written as a hub id is, and is no file of weights."""
+    """Whether a text is written as a hub id is, and is not a file of weights."""
     return not looks_like_file(text) and _HUB_ID.fullmatch(text) is not None
 
 

@@ -365,7 +365,7 @@ def walk_settings(
 def when_resumed(path: str) -> Resumed:
     """What another value of a setting means for a run that is resumed, by its YAML path.
 
-    Of what is no setting, the nearest section's answer.
+    Of what is not a setting, the nearest section's answer.
     """
     answer, kind = None, RunConfig
     for name in path.split("."):

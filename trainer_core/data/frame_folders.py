@@ -80,5 +80,5 @@ def _unfit(folder: Path, reason: str) -> DatasetError:
         f"{folder} {reason}",
         f"a folder with the frames of one clip, images of one size, because it ends in "
         f"{FRAME_FOLDER}",
-        "Export the frames again, or give the folder another name if its images are no clip.",
+        "Export the frames again, or give the folder another name if its images are not a clip.",
     )

@@ -275,7 +275,8 @@ _FITTING = {"RGB": {"RGB", "P", "L", "1"}, "L": {"L", "1"}, "CMYK": {"CMYK"}}
 _SAME = 2
 """Steps of 255 within which a profile is sRGB by another name; many write their own sRGB."""
 
-# Bytes that are no profile, one of a kind that has no colours, or a Pillow built without LittleCMS.
+# Bytes that are not a profile, one of a kind that has no colours, or a Pillow built without
+# LittleCMS.
 _UNUSABLE = (ImageCms.PyCMSError, OSError, ValueError, TypeError, ImportError)
 
 

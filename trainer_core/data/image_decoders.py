@@ -100,7 +100,7 @@ def opened_image(path: Path, descriptor: int | None = None) -> Iterator[Image.Im
         # Pillow's own words name an object of Python's.
         unknown = isinstance(error, UnidentifiedImageError)
         words = " ".join(str(error).split()) or type(error).__name__
-        found = what_is_wrong(path, "its content is no image" if unknown else words)
+        found = what_is_wrong(path, "its content is not an image" if unknown else words)
         raise DatasetError(found, f"a whole {READABLE_IMAGES} image", _REPLACE) from error
 
 

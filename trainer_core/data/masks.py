@@ -160,7 +160,7 @@ def mask_weights(mask: Tensor, settings: MaskSection, clean: Tensor | None = Non
 
     Args:
         mask: `[h, w]` or `[f, h, w]` in [0, 1].
-        clean: `[f]` as in `CachedSample`: such frames are no part of the mean.
+        clean: `[f]` as in `CachedSample`: such frames are not part of the mean.
 
     Returns:
         `[1, h, w]` or `[1, f, h, w]`, float32; zeros where nothing counts (`counts_nothing`),

@@ -25,7 +25,7 @@ class NoiseLevels:
     shares: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        """Refuse what is no schedule.
+        """Refuse what is not a schedule.
 
         Raises:
             ValueError: When levels are missing, out of order or out of range.
@@ -43,7 +43,7 @@ class NoiseLevels:
             sigmas: Ascending, above 0: ``x_0 + sigma eps`` is what a level means there.
 
         Raises:
-            ValueError: When they are no schedule.
+            ValueError: When they are not a schedule.
         """
         return cls(tuple(k / (1.0 + k) if math.isfinite(k) else 1.0 for k in sigmas))
 

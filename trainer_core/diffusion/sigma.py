@@ -203,7 +203,8 @@ class ShiftSettings:
         max_tokens: Number of image tokens of the largest image.
         exponential: Dynamic: whether the shift is ``exp(mu)`` (else ``mu``).
         terminal: The last sigma above 0 of every schedule, or None to leave it where it falls.
-        mu: Dynamic: the number of image tokens to mu, where it is no straight line between the two.
+        mu: Dynamic: the number of image tokens to mu, where it is not a straight line between the
+            two.
     """
 
     dynamic: bool = False

@@ -78,7 +78,7 @@ def read_shift(location: BaseLocation, passed_over: Container[str] = ()) -> Shif
         )
     except (TypeError, ValueError, OverflowError) as error:
         raise BaseModelError(
-            f"{path} holds what is no number where one belongs ({error})",
+            f"{path} holds what is not a number where one belongs ({error})",
             "the settings of a flow-matching scheduler",
             "Copy or download the base again; the file is damaged.",
         ) from error
@@ -369,7 +369,7 @@ def layer_names(
 def origin_by_names(key_map: KeyMap) -> Callable[[str, bool], Origin | None]:
     """`FileSpec.origin` of files that have Diffusers' names or those of a key map.
 
-    What is no layer, such as norms, is among the key map's `comfyui_names`.
+    What is not a layer, such as norms, is among the key map's `comfyui_names`.
     """
     others = {each.path: each for each in key_map.comfyui_names if not each.shares}
 

@@ -59,7 +59,7 @@ def name_mistake(name: str, *, new: bool = True) -> str:
     if any(_is_hidden(name, at) for at in range(len(name))):
         return "invisible characters"
     if _FORBIDDEN & set(name):
-        return "a character that is no part of a name on some system"
+        return "a character that is not part of a name on some system"
     if name[-1] in ". " or name[0] == " ":
         return "a space or dot at the end, or a space in front"
     # Windows takes 'con.txt' for the device 'con'.

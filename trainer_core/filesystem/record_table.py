@@ -133,7 +133,7 @@ class RecordTable:
             with os.scandir(self.folder) as entries:
                 for each in entries:
                     if each.name.startswith(f"{self.name}-") and each.name.endswith(".log"):
-                        # A pipe or a link of somebody else's is no file of the table.
+                        # A pipe or a link of somebody else's is not a file of the table.
                         with contextlib.suppress(OSError):
                             if each.is_file(follow_symlinks=False):
                                 logs.append((each.stat().st_mtime_ns, each.name))

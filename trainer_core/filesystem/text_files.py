@@ -44,7 +44,7 @@ def read_text(path: Path | str, refuse: Refuse, largest: int = LARGEST_TEXT) -> 
         Its text without a byte-order mark, with line feeds alone.
 
     Raises:
-        TrainerError: What ``refuse`` made, when it is no ordinary file, cannot be read, is too
+        TrainerError: What ``refuse`` made, when it is not an ordinary file, cannot be read, is too
             large, or neither UTF-8 nor UTF-16 with its mark.
     """
     try:
@@ -67,14 +67,14 @@ def read_json(path: Path, refuse: Refuse, largest: int = LARGEST_JSON) -> Any:
     """Read a JSON file as `read_text` does, and give what `parse_json` makes of it.
 
     Raises:
-        TrainerError: What ``refuse`` made: as `read_text`, and when it is no JSON, or nested too
+        TrainerError: What ``refuse`` made: as `read_text`, and when it is not JSON, or nested too
             deeply.
     """
     text = read_text(path, refuse, largest)
     try:
         return parse_json(text)
     except ValueError as error:
-        raise refuse(f"it is no JSON that can be read: {error}") from error
+        raise refuse(f"it is not readable JSON: {error}") from error
 
 
 def read_object(path: Path, refuse: Refuse, largest: int = LARGEST_JSON) -> dict[str, Any]:
@@ -89,14 +89,14 @@ def read_lines(path: Path) -> Iterator[str]:
     """Read the lines of a text file one after another, up to one that is too long.
 
     Args:
-        path: The file. Bytes that are no UTF-8 become replacement characters.
+        path: The file. Bytes that are not UTF-8 become replacement characters.
 
     Yields:
         Lines without their ends.
 
     Raises:
         OSError: When it cannot be read.
-        ValueError: When it is no ordinary file.
+        ValueError: When it is not an ordinary file.
     """
     require_regular(path)
     with path.open("rb") as file:
@@ -163,7 +163,7 @@ def require_regular(path: Path | str) -> int:
     if stat.S_ISDIR(status.st_mode):
         raise ValueError("it is a folder")
     if not stat.S_ISREG(status.st_mode):
-        raise ValueError("it is no ordinary file")
+        raise ValueError("it is not an ordinary file")
     return status.st_size
 
 

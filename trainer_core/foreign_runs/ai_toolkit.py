@@ -49,13 +49,13 @@ def _convert(files: Given, to: Conversion) -> None:
     processes = config.get("process") if isinstance(config, Mapping) else None
     if not isinstance(config, Mapping) or not isinstance(processes, list) or not processes:
         raise ConfigError(
-            f"{files.name}: config.process is no list of processes",
+            f"{files.name}: config.process is not a list of processes",
             "one process at least, which trains",
             "Give the file that starts the training.",
         )
     if not isinstance(processes[0], Mapping):
         raise ConfigError(
-            f"{files.name}: config.process[0] is no section",
+            f"{files.name}: config.process[0] is not a section",
             "names with values, such as network and train",
             "Give the file that starts the training.",
         )

@@ -185,7 +185,7 @@ class Case:
 class Cases(Row):
     """Each value means something of its own; the first case that fits counts.
 
-    A default sets what nothing before it has set. ``(always)`` is no key: it stands for what a
+    A default sets what nothing before it has set. ``(always)`` is not a key: it stands for what a
     program does whatever its files say.
     """
 
@@ -561,7 +561,7 @@ def fits(setting: str, value: Any) -> bool:
 def shown(value: Any) -> str:
     """A value of a stranger's file, in one short line."""
     if isinstance(value, str) and NUMBER.fullmatch(value):
-        return shortened(value, _LONGEST)  # words of a command line are no YAML
+        return shortened(value, _LONGEST)  # words of a command line are not YAML
     return shortened(single_line(value_in_words(value)), _LONGEST)
 
 

@@ -96,7 +96,7 @@ def set_folders(to: Conversion, folders: Sequence[Folder]) -> None:
 
 
 def _lose(folder: Folder, to: Conversion) -> None:
-    """Note what is lost with a folder that is no part of the run."""
+    """Note what is lost with a folder that is not part of the run."""
     if not folder.place and folder.key:
         to.notes.append(Note(folder.key, "", "lacking", why="It has no path."))
     to.notes += [_lost(note, "No folder of it is trained.") for note in folder.stated]

@@ -47,7 +47,7 @@ def without_sections(values: Values) -> dict[str, Any]:
 
 
 def script_word(values: Values) -> str:
-    """The script of a command in small letters; empty where the values are no command."""
+    """The script of a command in small letters; empty where the values are not a command."""
     words = values.get("command")
     if isinstance(words, list) and all(isinstance(each, str) for each in words):
         return script_of(words).lower()

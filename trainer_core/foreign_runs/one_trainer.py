@@ -78,11 +78,11 @@ def _set_targets(source: Source, to: Conversion) -> None:
     else:
         fit = [part for part in parts if not pattern_mistake(f".*({part}).*")]
         wrong = name_of(", ".join(part for part in parts if part not in fit))
-        why = f"Without {wrong}: it is no expression that is read here." if wrong else ""
+        why = f"Without {wrong}: it is not an expression that is read here." if wrong else ""
         if fit:
             to.set(targets, [f".*({part}).*" for part in fit], key, stated, why)
         else:
-            to.missing(key, stated, "It is no expression that is read here.")
+            to.missing(key, stated, "It is not an expression that is read here.")
 
 
 def _set_rates(source: Source, to: Conversion) -> None:

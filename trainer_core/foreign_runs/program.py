@@ -51,7 +51,7 @@ class Given:
         documents: The files, the one that was asked for first.
         family: The family that the user named, or nothing.
         beside: Opens what they name; None where nothing may be opened.
-        in_graph: Whether a model that is no family comes from a ComfyUI graph.
+        in_graph: Whether a model that is not a family comes from a ComfyUI graph.
     """
 
     documents: Sequence[Document]

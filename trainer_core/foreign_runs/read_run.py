@@ -278,7 +278,7 @@ def _leave_out_contradictions(to: Conversion) -> None:
     """Leave out what does not go together here, one setting after the other, and say so."""
     while True:
         wrong = contradictions(RunConfig.model_validate(nested(to.values)))
-        # A path that was misread is no contradiction, and is told by the settings' own check.
+        # A path that was misread is not a contradiction, and is told by the settings' own check.
         named = {each.found.split()[0]: each for each in wrong if each.remedy != BACKSLASHES}
         for path, each in named.items():
             why = f"It does not go with the rest here, which wants {each.expected}."

@@ -60,7 +60,7 @@ def read_gguf_header(path: Path) -> tuple[dict[str, TensorInfo], dict[str, str]]
 
     Raises:
         OSError: When the file cannot be read.
-        ValueError: When it is no whole GGUF file, or a tensor's number format is not read.
+        ValueError: When it is not a complete GGUF file, or a tensor's number format is not read.
     """
     with path.open("rb") as file:
         return _Header(file).read()
@@ -106,7 +106,9 @@ class _Header:
         for name, code, shape, offset in listed:
             block, size = GGUF_TYPES[code]
             if shape[-1] % block:
-                raise ValueError(f"rows of {shape[-1]} numbers in {name!r} are no blocks of {code}")
+                raise ValueError(
+                    f"rows of {shape[-1]} numbers in {name!r} are not blocks of {code}"
+                )
             start = begin + offset
             end = start + math.prod(shape) // block * size
             if offset % alignment or end > max(self._size, begin):

@@ -150,7 +150,9 @@ class TensorFile:
             self.tensors, self.metadata = _header(file, any_format=any_format)
         except ValueError as error:  # UnicodeDecodeError and JSONDecodeError among them
             reason = str(error).splitlines()[0][:500] if str(error) else type(error).__name__
-            raise wording.broken(path, f"it is no whole safetensors file ({reason})") from error
+            raise wording.broken(
+                path, f"it is not a complete safetensors file ({reason})"
+            ) from error
 
     def read(self, key: str) -> Tensor:
         """Read a tensor into memory of its own, in the file's number format.
@@ -224,7 +226,7 @@ def open_tensors(
 
     Raises:
         TrainerError: Of the wording's class, when it is not there, cannot be read, is a pickle
-            (which is never opened as one), or is no whole safetensors file.
+            (which is never opened as one), or is not a complete safetensors file.
     """
     if isinstance(source, HeldTensors):
         yield _InMemory(source, wording)
@@ -380,10 +382,10 @@ def _parsed(
         raise ValueError(f"it lists {count} tensors, and {MOST_TENSORS} are read at most")
     entries = _parse_text(content.decode("utf-8"))
     if not isinstance(entries, dict):
-        raise ValueError("its header is no object")
+        raise ValueError("its header is not an object")
     metadata = entries.pop("__metadata__", {})
     if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
-        raise ValueError("its metadata is no object of strings")
+        raise ValueError("its metadata is not an object of strings")
     begin = _LENGTH + length
     tensors = {key: _info(key, entry, begin, any_format) for key, entry in entries.items()}
     _check_places(tensors, begin, size)
@@ -391,13 +393,13 @@ def _parsed(
 
 
 def _parse_text(text: str) -> Any:
-    """Parse a header; one half of a pair of code units, which JSON can escape, is no text."""
+    """Parse a header; one half of a pair of code units, which JSON can escape, is not text."""
     entries = parse_json(text, unique=True)
     if "\\ud" in text.lower():
         try:
             json.dumps(entries, ensure_ascii=False).encode("utf-8")
         except UnicodeEncodeError as error:
-            raise ValueError("its header holds a lone surrogate, which is no text") from error
+            raise ValueError("its header holds a lone surrogate, which is not text") from error
     return entries
 
 
@@ -418,7 +420,7 @@ def _info(key: str, entry: Any, begin: int, any_format: bool) -> TensorInfo:
 def _counts(key: str, value: Any) -> list[int]:
     fits = isinstance(value, list) and len(value) <= _MOST_AXES
     if not fits or not all(type(each) is int and 0 <= each < 2**63 for each in value):
-        raise ValueError(f"{str(value)[:200]} at {key!r} is no list of sizes")
+        raise ValueError(f"{str(value)[:200]} at {key!r} is not a list of sizes")
     return value
 
 

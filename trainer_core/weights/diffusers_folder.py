@@ -78,7 +78,7 @@ def shard_files(folder: Path) -> list[Path]:
     """The files that Diffusers would load; a folder may hold other precisions beside them.
 
     Raises:
-        BaseModelError: When they are absent, or are no files of weights.
+        BaseModelError: When they are absent, or are not files of weights.
     """
     index = folder / f"{_STEM}.index.json"
     if not index.is_file():

@@ -83,7 +83,7 @@ class FileSpec:
         settings: What the file itself says of the transformer's settings: sizes above all.
         native_marks: How names begin that only ComfyUI's own naming has; empty when Diffusers'
             names are ComfyUI's own.
-        markers: Names of tensors that are no weights but say what the file is.
+        markers: Names of tensors that are not weights but say what the file is.
         tidy: Gives the tensors their present names, where older files spell them differently.
         origin: (name in the transformer, whether the file has ComfyUI's naming) to its place; None
             for what ComfyUI has no name for.

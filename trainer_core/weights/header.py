@@ -81,7 +81,7 @@ class WeightFile:
         """Rows and columns of a weight.
 
         Raises:
-            BaseModelError: When the file lacks it, or it is no matrix.
+            BaseModelError: When the file lacks it, or it is not a matrix.
         """
         shape = self._shape(name)
         if len(shape) != 2:
@@ -92,7 +92,7 @@ class WeightFile:
         """Number of values of a vector.
 
         Raises:
-            BaseModelError: When the file lacks it, or it is no vector.
+            BaseModelError: When the file lacks it, or it is not a vector.
         """
         shape = self._shape(name)
         if len(shape) != 1:
@@ -186,7 +186,7 @@ def read_header(path: Path) -> tuple[dict[str, TensorInfo], dict[str, str]]:
     """Every tensor's place in a file that exists, by its key, and the metadata.
 
     Raises:
-        BaseModelError: When it is no whole safetensors or GGUF file.
+        BaseModelError: When it is not a complete safetensors or GGUF file.
     """
     if path.suffix.lower() == GGUF_SUFFIX:
         return _read_gguf(path)
@@ -202,7 +202,7 @@ def _read_gguf(path: Path) -> tuple[dict[str, TensorInfo], dict[str, str]]:
         raise _BASE.unreadable(path, error) from error
     except ValueError as error:  # UnicodeDecodeError among them
         raise BaseModelError(
-            f"base.path: {path}: it is no GGUF file that can be read ({str(error)[:500]})",
+            f"base.path: {path}: it is not a readable GGUF file ({str(error)[:500]})",
             "a whole GGUF file in F32, F16, BF16, Q8_0, Q6_K, Q5_K, Q5_1, Q5_0, Q4_K, Q4_1, Q4_0, "
             "Q3_K or Q2_K",
             "Download or copy the file again, or use one in these formats.",
@@ -225,7 +225,7 @@ class Formats:
 
     Attributes:
         scales: Name of a weight to the name of its scale; other weights are only cast.
-        beside: Names that are no weights: scales, markers and notes.
+        beside: Names that are not weights: scales, markers and notes.
     """
 
     scales: Mapping[str, str]

@@ -31,7 +31,7 @@ ABSENT = "absent"
 
 _NAMED = 5
 _NO_CAPTION = (
-    "this text is too long for a caption, or holds what is no letter",
+    "this text is too long for a caption, or holds what is not a letter",
     "a caption of some sentences",
     "Shorten it.",
 )
@@ -116,7 +116,7 @@ class Edits:
     def save_all(self, images: Iterable[Path], extension: str, change: Change) -> tuple[int, int]:
         """Change the captions of many images, as one edit.
 
-        Gives how many were changed, and how many stay because they are no plain text.
+        Gives how many were changed, and how many stay because they are not plain text.
 
         Raises:
             InputError: When a text would be none, or there is more of it than can be taken back.

@@ -92,7 +92,7 @@ def propose(
     words.
 
     Raises:
-        InputError: When there are not as many texts as images, one is no caption, or no image is
+        InputError: When there are not as many texts as images, one is not a caption, or no image is
             of the folder.
     """
     from ....trainer_core.filesystem.file_names import IMAGE_EXTENSIONS

@@ -75,7 +75,7 @@ class Report:
 
     Attributes:
         items: One mapping for each training image, in the order of names.
-        others: What is wrong with files that are no training image, in words.
+        others: What is wrong with files that are not training images, in words.
         listed: Whether a metadata file has the captions.
     """
 

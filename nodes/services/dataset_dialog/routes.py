@@ -290,7 +290,7 @@ def _json(content: bytes, largest: int = _LARGEST_SETTINGS) -> Mapping[str, Any]
 
     value = parse_object(content, largest)
     if value is None:
-        raise InputError("what was sent is no JSON object", "one", "Reload the page.")
+        raise InputError("what was sent is not a JSON object", "one", "Reload the page.")
     return value
 
 

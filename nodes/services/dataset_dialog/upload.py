@@ -109,7 +109,7 @@ class Drop:
         except TrainerError:
             raise
         except Exception as error:
-            raise _unusable(name, f"is no archive that can be read ({error})") from error
+            raise _unusable(name, f"is not an archive that can be read ({error})") from error
         return self.files - before
 
     def _unpack_one(self, archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> None:
@@ -317,7 +317,7 @@ def _require_type(name: str) -> None:
     if extension in file_names.FOREIGN_EXTENSIONS - known:
         raise _unusable(name, f"is {extension[1:].upper()}, which is not read")
     if extension not in known and not is_metadata(Path(name.replace("\\", "/"))):
-        raise _unusable(name, "is no image, clip, caption or metadata file")
+        raise _unusable(name, "is not an image, clip, caption or metadata file")
 
 
 def _safe_parts(name: str) -> tuple[str, ...]:

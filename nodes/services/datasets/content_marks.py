@@ -55,7 +55,7 @@ def with_marks(settings: Asked) -> Asked:
     for place, name in folders_of(settings):
         beside = place.rpartition("/")[0]
         own = {each: settings.decides.get(f"{beside}/{each}".lstrip("/")) for each in _READ}
-        # A prompt may come from anybody: what is no setting has no mark.
+        # A prompt may come from anybody: what is not a setting has no mark.
         with contextlib.suppress(TrainerError, OSError, ValueError):
             path = comfy_host.dataset_path(name)
             marks[name] = _known(_reduced(str(path), own).model_dump_json(), folder_stamp(path))

@@ -96,7 +96,7 @@ def kept_page(name: str) -> tuple[Any, int]:
     HTML file as a download. The name may come from anybody.
     """
     if name_mistake(name):
-        return {"reason": "this is no name of a report"}, 404
+        return {"reason": "this is not a name of a report"}, 404
     path = _folder() / f"{name}.html"
     try:
         # A link would lead to whatever it points at.

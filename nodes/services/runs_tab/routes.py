@@ -207,7 +207,7 @@ def _request(body: bytes) -> Mapping[str, Any]:
     request = parse_object(body, LARGEST_NOTE)
     if request is None:
         raise InputError(
-            "the request is no JSON object, or too large",
+            "the request is not a JSON object, or too large",
             f"an object of at most {LARGEST_NOTE} bytes",
             "Shorten the note.",
         )

@@ -45,7 +45,7 @@ BROKEN = {
     "alpha nan": ({**GOOD, ALPHA: NAN}, "alpha is"),
     "mixed kinds": ({**GOOD, **LOKR}, "mixes spellings or kinds"),
     "mixed spellings": ({**GOOD, **OTHER}, "mixes spellings or kinds"),
-    "foreign layer": (ELSEWHERE, "'diffusion_model.elsewhere' is no layer"),
+    "foreign layer": (ELSEWHERE, "'diffusion_model.elsewhere' is not a layer"),
     "same layer twice": ({**GOOD, **AGAIN}, "both mean the layer 'head'"),
     "ranks differ": ({**GOOD, UP: torch.ones(9, 3)}, "do not fit"),
     "vector": ({**GOOD, UP: torch.ones(9)}, "matrix"),
@@ -90,22 +90,22 @@ HEADERS = {
     "beyond the end": (file_of({A: entry(0, 80, [20])}, bytes(8)), "end at byte"),
     "backwards": (file_of({A: entry(8, 0, [2])}, bytes(8)), "does not fit its shape"),
     "too small": (file_of({A: entry(0, 4, [2])}, bytes(4)), "does not fit its shape"),
-    "negative": (file_of({A: entry(0, 8, [-2])}, bytes(8)), "no list of sizes"),
-    "fraction": (file_of({A: entry(0, 8, [2.0])}, bytes(8)), "no list of sizes"),
-    "truth": (file_of({A: entry(0, 4, [True])}, bytes(4)), "no list of sizes"),
+    "negative": (file_of({A: entry(0, 8, [-2])}, bytes(8)), "not a list of sizes"),
+    "fraction": (file_of({A: entry(0, 8, [2.0])}, bytes(8)), "not a list of sizes"),
+    "truth": (file_of({A: entry(0, 4, [True])}, bytes(4)), "not a list of sizes"),
     "enormous": (file_of({A: entry(0, 8, [2**62, 2**62])}, bytes(8)), "does not fit its shape"),
-    "many axes": (file_of({A: entry(0, 4, [1] * 99)}, bytes(4)), "no list of sizes"),
+    "many axes": (file_of({A: entry(0, 4, [1] * 99)}, bytes(4)), "not a list of sizes"),
     "no shape": (file_of({A: {"dtype": "F32", "data_offsets": [0, 4]}}, bytes(4)), "not one of a"),
     "no tensor": (file_of({A: 5}), "not one of a tensor"),
     "format": (file_of({A: entry(0, 8, [2], "F77")}, bytes(8)), "number format 'F77'"),
     "format list": (file_of({A: entry(0, 8, [2], ["F32"])}, bytes(8)), "number format"),
     "twice": (file_of(f"{{{TEXT}, {TEXT}}}".encode(), bytes(8)), "comes twice"),
-    "list": (file_of([1, 2]), "no object"),
-    "metadata": (file_of({"__metadata__": {"a": 1}}), "no object of strings"),
-    "metadata list": (file_of({"__metadata__": []}), "no object of strings"),
+    "list": (file_of([1, 2]), "not an object"),
+    "metadata": (file_of({"__metadata__": {"a": 1}}), "not an object of strings"),
+    "metadata list": (file_of({"__metadata__": []}), "not an object of strings"),
     "nested": (file_of(b"[" * 200_000), "nested too deeply"),
-    "no unicode": (file_of(b'{"\xff": 1}'), "no whole safetensors"),
-    "long number": (file_of(b'{"a": ' + b"1" * 9999 + b"}"), "no whole safetensors"),
+    "no unicode": (file_of(b'{"\xff": 1}'), "not a complete safetensors"),
+    "long number": (file_of(b'{"a": ' + b"1" * 9999 + b"}"), "not a complete safetensors"),
     "header longer than the file": (file_of({}, length=10**6), "with a header of 1000000"),
     "scalar factor": (file_of({A: entry(0, 4, [])}, bytes(4)), "floating-point matrix"),
 }
@@ -130,7 +130,7 @@ def test_files_that_are_no_safetensors_are_refused(tmp_path):
     spoilt.append(struct.pack("<Q", 4) + bad)
     for content in (b"", *spoilt):
         path.write_bytes(content)
-        message = "no whole safetensors" if content else "empty"
+        message = "not a complete safetensors" if content else "empty"
         for action in (lambda: read_adapter(path, KEY_MAP), lambda: inspect_adapter(path)):
             with pytest.raises(AdapterFileError, match=message):
                 action()
@@ -167,11 +167,11 @@ def test_a_file_that_is_not_there_or_a_folder_is_refused(tmp_path):
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
 def test_a_pipe_is_refused_and_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "a.safetensors")
-    with pytest.raises(AdapterFileError, match="no ordinary file"):
+    with pytest.raises(AdapterFileError, match="not an ordinary file"):
         read_adapter(tmp_path / "a.safetensors", KEY_MAP)
     save_file(GOOD, tmp_path / "adapter_model.safetensors")
     os.mkfifo(tmp_path / "adapter_config.json")
-    with pytest.raises(AdapterFileError, match="no ordinary file"):
+    with pytest.raises(AdapterFileError, match="not an ordinary file"):
         read_adapter(tmp_path, KEY_MAP)
 
 

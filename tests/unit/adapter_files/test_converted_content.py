@@ -108,7 +108,7 @@ HEADER = {
     "sshs_model_hash": "abc",
     "sshs_legacy_hash": "abc",
     "workflow": '{"nodes": []}',
-    "prompt": "no JSON",
+    "prompt": "not JSON",
 }
 
 

@@ -96,7 +96,7 @@ def test_a_wrong_family_is_told_with_the_right_one(tmp_path):
     with pytest.raises(AdapterFileError, match="those of flux or flux2 or chroma; choose"):
         read_adapter(path, KEY_MAPS["qwen_image"], KEY_MAPS)
     strange = one("lora_unet_down_blocks_0_x", "x", "flux", "kohya")
-    with pytest.raises(AdapterFileError, match=r"down_blocks_0_x' is no layer of this family"):
+    with pytest.raises(AdapterFileError, match=r"down_blocks_0_x' is not a layer of this family"):
         read_adapter(write(strange, tmp_path), KEY_MAPS["flux"], KEY_MAPS)
 
 
@@ -133,7 +133,7 @@ def inexact():
     lengths = fused(slice_name, FLUX_LINEAR1[:3], "comfyui")
     lengths.tensors[f"{slice_name}.dora_scale"] = torch.ones(1, IN)
     return {
-        "10 rows are no multiple of 3": odd,
+        "10 rows are not multiples of 3": odd,
         "inside a block of 12 rows": inside,
         "DoRA magnitude is that of the fused layer": lengths,
     }

@@ -94,8 +94,8 @@ def test_a_boft_of_one_turn_is_an_oft(tmp_path):
 @pytest.mark.parametrize(
     ("tensors", "message"),
     [
-        ({"oft_blocks": torch.randn(2, 3, 4, 4)}, "no squares"),
-        ({"oft_blocks": torch.randn(3, 4, 2)}, "no squares"),
+        ({"oft_blocks": torch.randn(2, 3, 4, 4)}, "not squares"),
+        ({"oft_blocks": torch.randn(3, 4, 2)}, "not squares"),
         ({"oft_blocks": torch.randn(3, 4, 4), "rescale": torch.ones(12, 1)}, "rescale"),
         ({"oft_R.weight": torch.randn(3, 6)}, "PEFT's OFT"),
     ],

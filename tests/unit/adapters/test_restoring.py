@@ -61,7 +61,7 @@ def test_layer_that_the_base_lacks_is_named_with_near_ones():
     layers = {"secand" if name == "second" else name: s for name, s in state.layers.items()}
     with pytest.raises(AdapterError, match="second") as error:
         attach_state(make_module(), AdapterState("lora", layers))
-    assert "'secand' is no Linear" in str(error.value)
+    assert "'secand' is not a Linear" in str(error.value)
 
 
 def test_adapter_of_another_size_names_layer_and_shapes():

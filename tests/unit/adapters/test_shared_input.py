@@ -74,7 +74,8 @@ def test_any_use_gives_what_separate_layers_give(
 
 
 def test_what_nobody_wrote_reaches_no_gradient():
-    """Memory is not cleared where nobody adds to it; here it is filled with what is no number."""
+    """Memory is not cleared where nobody adds to it; here it is filled with what is not a
+    number."""
 
     def compute(block, adapter, x):
         ys = block(x)

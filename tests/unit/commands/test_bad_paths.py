@@ -29,12 +29,14 @@ def test_a_path_that_the_system_refuses(commands, bad, lora, tmp_path, capsys):
 
 
 def test_what_is_no_file_and_no_folder(lora, tmp_path, capsys):
-    assert "no ordinary file" in refused(capsys, "convert", "/dev/null", tmp_path, "--to", "kohya")
+    assert "not an ordinary file" in refused(
+        capsys, "convert", "/dev/null", tmp_path, "--to", "kohya"
+    )
     assert "empty" in refused(capsys, "convert", "", tmp_path / "x", "--to", "kohya")
     pipe = tmp_path / "pipe.safetensors"
     os.mkfifo(pipe)
     words = ("convert", lora, pipe, "--to", "kohya", "--overwrite")
-    assert "no ordinary file" in refused(capsys, *words)
+    assert "not an ordinary file" in refused(capsys, *words)
     assert pipe.is_fifo()
 
 

@@ -50,7 +50,7 @@ def test_previews_show_own_captions_and_others_behind_the_trigger_word(goal, emb
     assert without
     assert all(prompt.startswith("ohwx") for prompt in without)
     assert (without[0] == "ohwx") == embedded
-    # A caption may hold anything; it is no template.
+    # A caption may hold anything; it is not a template.
     assert preview_prompts(goal, "", ["{x} {0}"], embedded=embedded)[0] == "{x} {0}"
     flagged = preview_prompts(goal, "", ["a cat --ar 16:9 --w 5"], embedded=embedded)[0]
     assert parse_prompt(flagged) == ("a cat -- ar 16:9 -- w 5", {})

@@ -61,7 +61,7 @@ def broken_profiles():
     whole = rgb_profile(*WIDE["Display P3"])
     lost = whole.replace(b"rTRC", b"xTRC")
     return {
-        "text": b"this is no profile",
+        "text": b"this is not a profile",
         "empty": b"",
         "cut": whole[:200],
         "without a curve": lost,

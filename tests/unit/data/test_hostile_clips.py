@@ -1,4 +1,4 @@
-"""What is no sound clip is refused in words, soon, and never with another error."""
+"""What is not a sound clip is refused in words, soon, and never with another error."""
 
 import contextlib
 import os

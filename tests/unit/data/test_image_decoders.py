@@ -1,4 +1,4 @@
-"""Images of phones, cameras and the web, by what they hold; and files that are no image."""
+"""Images of phones, cameras and the web, by what they hold; and files that are not an image."""
 
 import numpy as np
 import pytest

@@ -125,7 +125,7 @@ def test_what_is_unusual_is_left_to_pillow(written, name):
     with opened_files(path.parent) as opened:
         found = said(header_info, path)
     # Pillow itself opens a PNG again, to see what stands behind the pixels.
-    # What is no image at all is looked into once more, to say what it is.
+    # What is not an image at all is looked into once more, to say what it is.
     assert opened["file"] == (2 if content_is_png(path) or name == "text" else 1)
     assert said(image_info, path) == found
 

@@ -104,7 +104,7 @@ NAMES = table(__file__, "distilled_names")
 )
 def test_a_distilled_model_is_refused_by_its_name(family, name, tmp_path):
     tensors = record(family).native()
-    if family == "flux2":  # what guides itself is no klein
+    if family == "flux2":  # what guides itself is not a klein
         tensors = {key: each for key, each in tensors.items() if "guidance" not in key}
     path = write(tmp_path / f"{name}.safetensors", tensors)
     assert detect_base(path) == family

@@ -1,6 +1,6 @@
 """Blocks that change their input in place, and read it afterwards, have the gradients of numbers.
 
-Torch's own ``allow_mutation_on_saved_tensors`` is no reference: it is wrong of changed parts.
+Torch's own ``allow_mutation_on_saved_tensors`` is not a reference: it is wrong of changed parts.
 """
 
 import itertools

@@ -59,7 +59,7 @@ def test_a_name_is_looked_for_among_what_may_be_swept():
         ("run: run.yaml\ngrid: {rank: [8]}\nrank_by: loss", "rank_by is unknown"),
         ("run: run.yaml\ngrid: {rank: 8}", "rank has no list"),
         ("run: run.yaml\ngrid: {}", "names no setting"),
-        ("run: run.yaml\ntrials: [3]", "no list of settings"),
+        ("run: run.yaml\ntrials: [3]", "not a list of settings"),
         ("run: run.yaml\nstop_hopeless: maybe\ngrid: {rank: [8]}", "stop_hopeless is maybe"),
         ("run: run.yaml\ngrid: {training.learning_rate: [1]}", "is not a setting"),
         ("run: run.yaml\ngrid: {name: [adamw]}", "is the end of"),

@@ -143,7 +143,7 @@ def test_a_run_that_trains_keeps_its_empty_folder(tmp_path):
 
 def test_what_is_no_version_is_not_cleaned_up_and_what_is_not_ours_stays(tmp_path):
     (tmp_path / "cat/vacation/samples").mkdir(parents=True)
-    with pytest.raises(InputError, match="is no run"):
+    with pytest.raises(InputError, match="is not a run"):
         Trash(tmp_path).clean("cat/vacation", ["run"])
     trash_folder = tmp_path / ".trash"
     for name in ("a", "b" * 16, "lock", "d" * 16):

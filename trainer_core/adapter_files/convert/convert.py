@@ -126,7 +126,7 @@ def convert(
         approximate: ``lora`` makes every layer that is none the nearest LoRA; ``lokr`` makes the
             nearest Kronecker product of a LoKr's parts where a fused layer is written.
         rank: The most that an approximated layer may have.
-        extras: ``drop`` leaves out differences and all else that is no factor.
+        extras: ``drop`` leaves out differences and all else that is not a factor.
         overwrite: Whether an existing target is replaced.
         watch: Told (finished layers, all layers, next layer).
 
@@ -184,7 +184,7 @@ def check_target(source: Source, target: Path, layout: str, *, overwrite: bool) 
 
     Raises:
         InputError: When the target is the source, exists, or cannot be an adapter of the layout, or
-            the source is no file of an adapter.
+            the source is not a file of an adapter.
     """
     outputs = (target / WEIGHTS_NAME, target / CONFIG_NAME) if layout == "peft" else (target,)
     read = source.path if isinstance(source, FilePart) else source
@@ -212,7 +212,7 @@ def check_target(source: Source, target: Path, layout: str, *, overwrite: bool) 
     special = next((path for path in outputs if path.exists() and not path.is_file()), None)
     if special is not None:
         raise InputError(
-            f"{special}, which is no ordinary file",
+            f"{special}, which is not an ordinary file",
             "a name that is free, or that of a file to be replaced",
             "Name another output.",
         )

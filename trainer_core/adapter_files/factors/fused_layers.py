@@ -243,7 +243,7 @@ MAKE_LOW_RANK = (
 
 
 def is_undivided(name: str, key_map: KeyMap) -> bool:
-    """Whether a layer of an adapter is one of ComfyUI's that is no module here."""
+    """Whether a layer of an adapter is one of ComfyUI's that is not a module here."""
     return key_map.to_native(name) is None and key_map.is_divided(name)
 
 

@@ -217,7 +217,7 @@ def _refuse_extras(adapter: BaseAdapterFile) -> None:
     for layer, tensors in adapter.state.extras.items():
         raise AdapterError(
             f"{adapter.place}: {adapter.name} changes {layer}.{next(iter(tensors))}, and "
-            f"{len(adapter.state.extras)} layer(s) in all, by something that is no factor",
+            f"{len(adapter.state.extras)} layer(s) in all, by something that is not a factor",
             "factors alone: whole biases, norms and weights cannot be left out of samples again",
             "Merge this file into the base and train on the result: adapter-trainer merge. Or "
             "convert it with extras=drop to go on without them.",

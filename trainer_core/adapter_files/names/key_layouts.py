@@ -33,7 +33,7 @@ _TITLES = [rules.title for rules in FILE_RULES.values()]
 KIND_TITLES = f"{', '.join(_TITLES[:-1])} or {_TITLES[-1]}"
 """The kinds that are read, for messages."""
 DROP = "adapter-trainer convert IN OUT --to LAYOUT --extras drop"
-"""What leaves out all that is no factor of the denoiser."""
+"""What leaves out all that is not a factor of the denoiser."""
 TEXT_PART = (
     r"(base_model\.model\.)?((lora_(prior_)?te|lycoris_te)\d*[._]|text_encoders?(_\d+)?\."
     r"|text_model\.|(conditioner|cond_stage_model|text_embedding_projection|clip_[lgh]|t5|t5xxl|qwen25_7b"
@@ -61,7 +61,7 @@ _WHOLE = {
     r"(^|\.)weight$|_norm\.scale$": "a whole weight, such as of PEFT's modules_to_save",
     "": "what neither ComfyUI nor the trainer reads",
 }
-"""What is no difference and no factor, but the new value itself, or not known at all."""
+"""What is not a difference and no factor, but the new value itself, or not known at all."""
 _FACTOR_LIKE = re.compile(
     "|".join([*(rules.mark for rules in FILE_RULES.values()), "dora", "adapter"]),
     re.IGNORECASE,

@@ -68,7 +68,7 @@ class UnetNames:
 def unet_names(paths: Iterable[str]) -> UnetNames | None:
     """Find the names in Diffusers' UNet, from the paths of every module with weights.
 
-    None when these are no UNet's, or one of a make that Diffusers does not have.
+    None when these are not a UNet's, or one of a make that Diffusers does not have.
     """
     modules = tuple(paths)
     parts = _parts(modules)

@@ -148,7 +148,7 @@ def read_content(
     `always` whatever they are, as for PEFT's folder.
 
     Raises:
-        AdapterFileError: When it is no adapter, mixes several, or lacks something; the message
+        AdapterFileError: When it is not an adapter, mixes several, or lacks something; the message
             names the key.
     """
     refuse_experts(file.path, file.tensors)

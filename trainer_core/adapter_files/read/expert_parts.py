@@ -46,7 +46,7 @@ def experts_of(source: Source) -> dict[str, Source]:
     file names one alone, and none for any other file.
 
     Raises:
-        AdapterFileError: When it is no safetensors file, or a tensor is of neither expert.
+        AdapterFileError: When it is not a safetensors file, or a tensor is of neither expert.
     """
     with open_tensors(source) as file:
         names = expert_names(file.tensors)

@@ -33,7 +33,7 @@ def outline_factor(path: Path, key: str, role: str, info: TensorInfo) -> Tensor:
     Formats of 8 bits, in which nothing is computed, become bfloat16, which holds all their values.
 
     Raises:
-        AdapterFileError: When it is no factor of a layer that can be adapted.
+        AdapterFileError: When it is not a factor of a layer that can be adapted.
     """
     shape, floats = info.shape, info.dtype.is_floating_point
     if role in (DORA_SCALE, MAGNITUDE):

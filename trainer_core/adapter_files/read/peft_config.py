@@ -209,7 +209,7 @@ def header_config(path: Path, metadata: Mapping[str, str]) -> PeftConfig | None:
             raise ValueError(f"it is larger than {_LARGEST} bytes")
         values = parse_json(text, unique=True)
         if not isinstance(values, dict):
-            raise ValueError("it is no object")
+            raise ValueError("it is not an object")
         prefixes = (DIFFUSERS_PREFIX, UNET_PREFIX)
         own = {k.partition(".")[2]: v for k, v in values.items() if k.startswith(prefixes)}
         if not own and "r" not in values:
@@ -221,7 +221,7 @@ def header_config(path: Path, metadata: Mapping[str, str]) -> PeftConfig | None:
 
 def _config(source: str, values: Any) -> PeftConfig:
     if not isinstance(values, dict):
-        raise ValueError("it is no object")
+        raise ValueError("it is not an object")
     kind = _kind(values.get("peft_type"))
     _refuse_special(source, values)
     alpha_name = "alpha" if kind != LOW_RANK and "alpha" in values else _ALPHA
@@ -288,7 +288,7 @@ def _patterns(source: str, values: Mapping[str, Any], name: str) -> _Patterns:
     if table is None:
         table = {}
     if not isinstance(table, dict):
-        raise ValueError(f"{name} is no object")
+        raise ValueError(f"{name} is not an object")
     check = _rank if name == "rank_pattern" else _number
     return _Patterns(source, {text: check(f"{name}[{text!r}]", v) for text, v in table.items()})
 
@@ -299,7 +299,7 @@ def _compiled(source: str, text: str) -> re.Pattern[str]:
     whole = rf"(.*\.)?({text})$"
     mistake = pattern_mistake(whole)
     if harmless and NO_EXPRESSION in mistake:
-        raise ValueError(f"the pattern {text!r} is no expression ({mistake})")
+        raise ValueError(f"the pattern {text!r} is not an expression ({mistake})")
     if not harmless or mistake:
         raise AdapterFileError(
             f"{source}: the pattern {text[:_LONGEST]!r}",

@@ -74,7 +74,7 @@ def open_file(path: Source) -> Iterator[AdapterFile]:
     file does not tell is taken as 1 (`AdapterFile.assumed`).
 
     Raises:
-        AdapterFileError: When it is no readable adapter file; the message names file and key.
+        AdapterFileError: When it is not a readable adapter file; the message names file and key.
     """
     weights, config = _find(path)
     with open_tensors(weights) as file:
@@ -114,8 +114,8 @@ def open_adapter(
             one that is trained.
 
     Raises:
-        AdapterFileError: When it is no adapter file, a key is unknown, or the layers are not the
-            family's; the message names the key.
+        AdapterFileError: When it is not an adapter file, a key is unknown, or the layers are not
+            the family's; the message names the key.
     """
     with open_file(path) as found:
         file = with_text_layers(found, key_map) if extras else found
@@ -405,7 +405,7 @@ def _sources(
 def _no_layer(file: AdapterFile, name: str, others: Mapping[str, KeyMap]) -> AdapterFileError:
     fitting = matching_families(file.layers, others)
     return AdapterFileError(
-        f"{file.path}: {name!r} is no layer of this family",
+        f"{file.path}: {name!r} is not a layer of this family",
         "layers of the chosen family",
         f"The file's layers are those of {' or '.join(fitting)}; choose that family."
         if fitting

@@ -99,7 +99,7 @@ def _no_difference(
         f"{file.path}: {f'{name}.{ending}'!r}, {PATCHES_TOLD[ending]}, is for {again} of "
         "this family",
         "differences of the family's own layers",
-        f"Check that the file is for this family. To leave out all that is no factor: {DROP}.",
+        f"Check that the file is for this family. To leave out all that is not a factor: {DROP}.",
     )
 
 

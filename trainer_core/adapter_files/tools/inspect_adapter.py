@@ -83,8 +83,8 @@ def inspect_adapter(
         texts: Names whose text encoders' layers are read too, by the file's names.
 
     Raises:
-        AdapterFileError: When it is no adapter file, or a value in it is not finite; the message
-            names the key.
+        AdapterFileError: When it is not an adapter file, or a value in it is not finite; the
+            message names the key.
     """
     with open_file(path) as file:
         read = key_map or texts

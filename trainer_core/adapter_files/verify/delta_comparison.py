@@ -191,7 +191,7 @@ class Comparison:
 
     @functools.cached_property
     def _extras(self) -> dict[str, tuple[str, str]]:
-        """ComfyUI's tensor to our difference of it that is no factor: its layer and its ending."""
+        """ComfyUI's tensor to our difference of it, without factors: its layer and its ending."""
         if self._own is None:
             return {}
         return {

@@ -193,7 +193,7 @@ def prove(
         base: Whose shapes they are, for the report.
 
     Raises:
-        AdapterFileError: When it is no safetensors file; without shapes also when the trainer
+        AdapterFileError: When it is not a safetensors file; without shapes also when the trainer
             cannot read it.
     """
     with contextlib.ExitStack() as stack:

@@ -144,7 +144,7 @@ def _groups(
 
 
 def check_parts(kind: str, outlines: Layers, key_map: KeyMap) -> None:
-    """Refuse parts that are no slices of one layer: ComfyUI would find none of these sizes there.
+    """Refuse parts that are not slices of one layer: ComfyUI would find none of these sizes there.
 
     Raises:
         AdapterError: When their sizes do not fit each other.

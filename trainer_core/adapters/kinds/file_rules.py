@@ -201,7 +201,7 @@ class FileRules(ABC):
         return 1
 
     def mistake(self, tensors: Tensors) -> str:
-        """Why factors are no layer's, besides what the `pairs` tell; empty where they are."""
+        """Why factors are not a layer's, besides what the `pairs` tell; empty where they are."""
         del tensors
         return ""
 

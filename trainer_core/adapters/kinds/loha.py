@@ -452,7 +452,7 @@ class LohaFiles(FileRules):
         for pair in self.pairs:
             up, down, core = shapes[pair.up], shapes[pair.down], shapes.get(pair.core)
             if len(up) != 2 or len(down) != 2:
-                return Fault("read wrongly", f"{STOPS}: {pair.up} and _b are no matrices")
+                return Fault("read wrongly", f"{STOPS}: {pair.up} and _b are not matrices")
             if core is None:
                 if up[1] != down[0]:
                     return different_ranks(up, down, STOPS)

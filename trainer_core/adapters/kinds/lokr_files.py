@@ -254,7 +254,7 @@ class LokrFiles(FileRules):
                 stops = len(shapes[pair.core]) != PLANE
                 return Fault("read wrongly", f"a LoKr with a core: {STOPS if stops else SKIPS}")
             if len(up) != 2 or len(down) != 2:
-                return Fault("read wrongly", f"{STOPS}: {pair.up} and _b are no matrices")
+                return Fault("read wrongly", f"{STOPS}: {pair.up} and _b are not matrices")
             if up[1] != down[0]:
                 return different_ranks(up, down, STOPS)
         first, second = (len(shapes.get(pair.whole, (0, 0))) for pair in self.pairs)

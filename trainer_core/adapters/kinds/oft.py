@@ -167,7 +167,7 @@ class OftFiles(FileRules):
         square = blocks.dim() == 2 and math.isqrt(blocks.shape[1]) ** 2 == blocks.shape[1]
         turns = f", or a BOFT of {blocks.shape[0]} turns" if blocks.dim() == _BUTTERFLY else ""
         shape = tuple(blocks.shape)
-        return "" if square else f"has {BLOCKS} of {shape}, which are no squares{turns}"
+        return "" if square else f"has {BLOCKS} of {shape}, which are not squares{turns}"
 
     def guessed_rank(self, tensors: Tensors) -> int:
         return math.isqrt(tensors[BLOCKS].shape[1])
@@ -259,7 +259,7 @@ class OftFiles(FileRules):
         if len(blocks) == _BUTTERFLY and (blocks[-1] % 2 or 2 * blocks[1] % 2 ** blocks[0]):
             return Fault("wrong shape", f"a BOFT whose turns do not part its rows: {SKIPS}")
         if len(blocks) not in (3, _BUTTERFLY) or blocks[-1] != blocks[-2]:
-            return Fault("wrong shape", f"blocks of {list(blocks)}, which are no squares: {STOPS}")
+            return Fault("wrong shape", f"blocks of {list(blocks)}, which are not squares: {STOPS}")
         return None
 
     def comfyui_sizes(self, shapes: Mapping[str, Shape]) -> Shape:

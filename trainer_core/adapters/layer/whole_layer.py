@@ -1,8 +1,8 @@
 """Layers that are trained as the one that ComfyUI makes of them: in their places, and put back.
 
-A LoKr of q, of k and of v is no LoKr of the layer that holds all three; where ComfyUI has no name
-for a part of such a layer (`KeyMap.fused_only`), one adapter is trained over the outputs of all.
-The parts keep their places, where each gives its rows of what is computed once for an input.
+A LoKr of q, of k and of v is not a LoKr of the layer that holds all three; where ComfyUI has no
+name for a part of such a layer (`KeyMap.fused_only`), one adapter is trained over the outputs of
+all. The parts keep their places, where each gives its rows of what is computed once for an input.
 """
 
 from __future__ import annotations
@@ -149,7 +149,8 @@ def join_parts(
     Gives the selection with whole layers in place of their parts, and these.
 
     Raises:
-        AdapterError: When some parts of a layer are chosen and others are not, or one is no Linear.
+        AdapterError: When some parts of a layer are chosen and others are not, or one is not a
+            Linear.
     """
     layers = dict(selection.layers)
     found: list[WholeLayer] = []

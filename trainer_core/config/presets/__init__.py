@@ -2,7 +2,7 @@
 
 A file has layers by name, each a mapping of a setting's YAML path to its figure: ``value``, where
 it comes from (``source``: a file of measurements, or a document with its version) and, where a
-person would ask, ``why``. Paths that begin with ``plan.`` are no settings: they are what the
+person would ask, ``why``. Paths that begin with ``plan.`` are not settings: they are what the
 length, the learning rate and the size of a run are computed from (`PLAN`).
 """
 
@@ -29,7 +29,7 @@ PLAN: Mapping[str, str] = {
     "plan.gigabytes_768": "least VRAM for 768 pixels, in GB of 10^9 bytes",
     "plan.gigabytes_1024": "least VRAM for 1024 pixels, in GB of 10^9 bytes",
 }
-"""Figures that are no settings, and what they mean."""
+"""Figures that are not settings, and what they mean."""
 
 FOLDER = Path(__file__).parent
 """Of the presets' general files; a family has its own ``presets.yaml``."""

@@ -144,7 +144,7 @@ def _complete(
         # All images before all texts: encoders that do not fit together change places once.
         maker.make(task for each in samples.again(touched) for task in each.images)
         maker.make(task for each in samples.again(touched) for task in each.plain)
-    # Weights are no part of what is kept: with one of 0 all masks are read.
+    # Weights are not part of what is kept: with one of 0 all masks are read.
     every = may_count_nothing(samples.keys.settings.mask)
     for number in columns.masked(range(len(columns)) if every else touched):
         samples.check_masks(next(samples.again([number])), missing, maker)

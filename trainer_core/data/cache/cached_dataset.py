@@ -127,7 +127,7 @@ class CachedDataset:
 
     @property
     def own_images(self) -> int:
-        """Number of images that are trained and are no regularization images.
+        """Number of images that are trained and are not regularization images.
 
         One that is trained at several sizes counts once.
         """

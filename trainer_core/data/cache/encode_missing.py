@@ -237,7 +237,7 @@ class Maker:
         assert source.clip is not None
         hashes, motion = self.keys.hashes, Motion(source.clip)
         hashes.of(source.path)
-        # What steers a clip, or shows it mirrored, is no clip of its own.
+        # What steers a clip, or shows it mirrored, is not a clip of its own.
         looks = CONTROL not in source.endpoints and not source.flipped
         frames: list[Tensor] = []
         for image in source.frames():

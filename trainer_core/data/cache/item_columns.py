@@ -88,7 +88,7 @@ class ItemColumns(Sequence[CachedItem]):
         places: Folders of entries: the cache folder, and the folder in it.
         keys: `[K, 32]`, the key of each entry.
         place_of: `[K]`, in which of `places` it is.
-        tokens: `[K]`, text tokens of each entry; 0 where it is no text, or not known.
+        tokens: `[K]`, text tokens of each entry; 0 where it is not text, or not known.
         refs: Entries of all samples one after the other, as rows of `keys`.
         starts: `[N + 1]`, where each sample's begin.
         form_of: `[N]`.

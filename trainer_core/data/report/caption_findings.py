@@ -139,7 +139,7 @@ def _without_trigger(samples: Sequence[Sample], dataset: DatasetSection) -> Iter
 
 
 def _first_word(samples: Sequence[Sample]) -> str:
-    """The word that nearly all captions begin with and that is no common one; else empty."""
+    """The word that nearly all captions begin with and that is not a common one; else empty."""
     first = Counter(
         words[0].rstrip(",.:;") for each in samples if (words := each.caption.split(maxsplit=1))
     )

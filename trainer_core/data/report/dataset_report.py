@@ -16,7 +16,7 @@ from .finding_kinds import KINDS, Severity
 _NOUNS = {"cut": "clip", "still": "clip", "other": "file"} | dict.fromkeys(
     ("missing_image", "metadata", "left_out"), ""
 )
-"""What is counted where that is no image, or where the words of the kind name it themselves."""
+"""What is counted where that is not an image, or where the words of the kind name it themselves."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -166,7 +166,7 @@ def _texts(value: Any, length: str) -> Iterator[str]:
     elif isinstance(value, Mapping):
         yield from _texts_of_object(value, length)
     else:
-        raise ValueError(f"a caption is {str(value)[:80]!r}, which is no text")
+        raise ValueError(f"a caption is {str(value)[:80]!r}, which is not text")
 
 
 def _texts_of_object(value: Mapping[str, Any], length: str) -> Iterator[str]:

@@ -184,7 +184,7 @@ def tell_name(file: ListedFile, name: str, problems: Problems) -> None:
     if file.name.isascii() and file.name.isprintable():
         return
     if file.shown != file.name:
-        words = "{count} name(s) are no UTF-8, and bytes are shown as question marks: {names}"
+        words = "{count} name(s) are not UTF-8, and bytes are shown as question marks: {names}"
         problems.count(words, name)
     if any(ord(letter) < 32 or ord(letter) == 127 for letter in file.name):
         words = "{count} name(s) have line breaks or other control characters: {names}"

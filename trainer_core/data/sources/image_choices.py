@@ -1,6 +1,6 @@
 """What a person chose for single images: to leave one out, or to keep another part of it.
 
-It lies beside the images, in a file that is no part of the dataset, so that it holds wherever the
+It lies beside the images, in a file that is not part of the dataset, so that it holds wherever the
 folder is trained. Names are paths below the folder with forward slashes.
 """
 
@@ -62,7 +62,7 @@ def read_choices(folder: Path, within: AllowedFolders | None = None) -> ImageCho
     value = read_object(path, refuse)
     left_out, focus = value.get("left_out", []), value.get("focus", {})
     if not isinstance(left_out, list) or not all(isinstance(name, str) for name in left_out):
-        raise refuse("left_out is no list of names")
+        raise refuse("left_out is not a list of names")
     if not isinstance(focus, dict) or not all(map(_is_place, focus.values())):
         raise refuse("focus does not map names to two shares from 0 to 1")
     return ImageChoices(

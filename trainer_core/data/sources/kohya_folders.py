@@ -37,7 +37,7 @@ def repeated_folders(
     """The images that lie in folders of repeats, and each folder's name to what it says.
 
     Args:
-        images: Those of it that are no masks.
+        images: Those of it that are not masks.
         problems: Told of images that lie elsewhere, of the repeats, and of captions that are a
             folder's name.
 

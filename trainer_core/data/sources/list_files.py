@@ -58,7 +58,7 @@ class ListedFile(NamedTuple):
 
     @property
     def shown(self) -> str:
-        """The name for a message; bytes that are no UTF-8 become question marks."""
+        """The name for a message; bytes that are not UTF-8 become question marks."""
         return shown_text(self.name)
 
 
@@ -73,7 +73,7 @@ class Listing:
         other_captions: Key to further files that may be its caption, the first before the others.
         foreign: Images of types that are not read.
         unread: Files that are neither, such as a README.
-        special: What is no ordinary file, such as a pipe.
+        special: What is not an ordinary file, such as a pipe.
         passed_over: Folders that were not read, each with the reason.
         linked_twice: Folders that were reached a second time through a link and not read again.
     """
@@ -101,7 +101,7 @@ class Listing:
             caption: The extension of captions that is set, in lower case.
         """
         dot = name.rfind(".")
-        # A dot in front hides a file, and a dot at the end is no extension.
+        # A dot in front hides a file, and a dot at the end is not an extension.
         split = 0 < dot < len(name) - 1 and name[dot - 1] != "/" and "/" not in name[dot:]
         key, extension = (name[:dot], name[dot:].lower()) if split else (name, "")
         file = ListedFile(name, composed(key), extension)
@@ -154,7 +154,7 @@ def dataset_root(path: str) -> Path:
 
 
 def shown_name(path: Path, folder: Path) -> str:
-    """Path within a folder with forward slashes; bytes that are no UTF-8 become question marks."""
+    """Path within a folder with forward slashes; bytes that are not UTF-8 become question marks."""
     return shown_text(path.relative_to(folder).as_posix())
 
 
@@ -289,7 +289,7 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def _is_file(entry: os.DirEntry[str]) -> bool:
-    """Whether an entry that is no ordinary file itself leads to one or nowhere, or is a clip.
+    """Whether an entry that is not an ordinary file itself leads to one or nowhere, or is a clip.
 
     A link that leads nowhere is told about later, as an image that cannot be read.
     """
@@ -336,7 +336,7 @@ def _require_frames_within(path: Path, within: AllowedFolders | None) -> None:
 
 
 def shown_text(name: str) -> str:
-    """A name for a message; bytes that are no UTF-8 become question marks."""
+    """A name for a message; bytes that are not UTF-8 become question marks."""
     if name.isascii():
         return name
     return name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")

@@ -39,7 +39,7 @@ Masks = dict[str, MaskFile]
 
 
 def masked_image(key: str) -> str | None:
-    """The key of the image that a file is the mask of by its name; None where it is no mask."""
+    """The key of the image that a file is the mask of by its name; None where it is not a mask."""
     if "mask" not in key:
         return None
     folders, _, stem = key.rpartition("/")

@@ -141,10 +141,12 @@ def _read_jsonl(path: Path) -> Table:
         try:
             values = parse_json(line, unique=True)
         except ValueError as error:
-            faults.append(f"{place} is no JSON that can be read: {shortened(str(error), 200)}")
+            faults.append(f"{place} is not readable JSON: {shortened(str(error), 200)}")
             continue
         if not isinstance(values, dict):
-            faults.append(f"{place} is no JSON object: {shortened(line.strip(), _LONGEST_SHOWN)}")
+            faults.append(
+                f"{place} is not a JSON object: {shortened(line.strip(), _LONGEST_SHOWN)}"
+            )
             continue
         names.update(dict.fromkeys(values))
         _refuse_wide(path, len(names))
@@ -188,7 +190,7 @@ def _csv_lines(text: str, delimiter: str, faults: list[str]) -> Iterator[tuple[i
         except StopIteration:
             return
         except csv.Error as error:
-            faults.append(f"line {begins} is no csv that can be read: {error}")
+            faults.append(f"line {begins} is not readable csv: {error}")
             begins = reader.line_num + 1
             continue
         if any(cell.strip() for cell in cells):
@@ -223,7 +225,7 @@ def _read_parquet(path: Path) -> Table:
             "Install it: pip install adapter-trainer[parquet]. Or write the file as .jsonl.",
         ) from error
     if not path.is_file():
-        raise refuse_table(path, "it is no ordinary file")
+        raise refuse_table(path, "it is not an ordinary file")
     try:
         with parquet.ParquetFile(path) as file:
             schema = file.schema_arrow
@@ -262,7 +264,7 @@ def _refuse_bytes(path: Path, types: Mapping[str, Any], arrow: Any) -> None:
 
 
 def images_inside(found: str) -> DatasetError:
-    """The error of a dataset whose images are no files."""
+    """The error of a dataset whose images are not files."""
     return DatasetError(
         found,
         "images as files in a folder, beside captions or a metadata file that names them",

@@ -206,13 +206,13 @@ class Problems:
         for name in listing.linked_twice:
             self.tell(f"left out: {prefix}{name} links to a folder that was read already")
         for name in listing.special:
-            self.tell(f"left out: {prefix}{name} is no ordinary file")
+            self.tell(f"left out: {prefix}{name} is not an ordinary file")
         unread = [*listing.unread]
         if captions:
             unread += [*listing.captions.values()]
             unread += [file for files in listing.other_captions.values() for file in files]
         for file in unread:
-            self.count("{count} file(s) are no part of the dataset: {names}", prefix + file.shown)
+            self.count("{count} file(s) are not part of the dataset: {names}", prefix + file.shown)
 
     def told(self) -> tuple[str, ...]:
         """All of it, what many files have in common at the end."""

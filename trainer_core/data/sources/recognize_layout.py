@@ -176,7 +176,7 @@ def part_folders(root: Path) -> tuple[PartFolder, ...]:
 
 
 def refuse_images_inside(root: Path) -> None:
-    """Refuse a dataset whose images are no files, by the names that it has.
+    """Refuse a dataset whose images are not files, by the names that it has.
 
     Raises:
         DatasetError: When the folder is what `save_to_disk` wrote, or has parquet files beside no
@@ -192,7 +192,7 @@ def refuse_images_inside(root: Path) -> None:
         if tables:
             raise images_inside(
                 f"dataset.path: {folder} has no images as files, but {tables[0]}, which holds them "
-                "inside or is no metadata file by its name"
+                "inside or is not a metadata file by its name"
             )
 
 

@@ -163,7 +163,7 @@ def _folders_elsewhere(
         read.add(os.path.realpath(folder))
         if not folder.is_dir():
             raise DatasetError(
-                f"dataset.{setting}: {folder} is no folder",
+                f"dataset.{setting}: {folder} is not a folder",
                 "a folder of images that have the names of the training images",
                 f"Correct dataset.{setting}, or leave it out.",
             )
@@ -247,7 +247,7 @@ def _find_lonely_captions(listing: Listing, problems: Problems, prefix: str) -> 
             problems.add("missing_image", f"{name} has no image of the same name")
     for key, files in sorted(listing.other_captions.items()):
         for file in files if key not in keys else ():
-            words = "{count} file(s) are no part of the dataset: {names}"
+            words = "{count} file(s) are not part of the dataset: {names}"
             problems.count(words, prefix + file.shown)
 
 

@@ -144,7 +144,7 @@ def edits(file: WeightFile) -> bool:
 
 
 def restore(transformer: nn.Module) -> None:
-    """`FileSpec.restore`: the rotary tables, which are no buffers."""
+    """`FileSpec.restore`: the rotary tables, which are not buffers."""
     empty: Any = transformer.pos_embed
     transformer.pos_embed = type(empty)(
         theta=empty.theta, axes_dim=empty.axes_dim, scale_rope=empty.scale_rope

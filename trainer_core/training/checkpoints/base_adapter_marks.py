@@ -45,7 +45,7 @@ def base_adapter_marks(settings: BaseSection) -> list[Mark]:
 
 
 def _hashed(file: Path) -> str:
-    require_regular(file)  # what is no file may never end
+    require_regular(file)  # what is not a file may never end
     return hash_file(file)
 
 

@@ -39,7 +39,7 @@ _EXACT = 2**53
 def measured_by(config: RunConfig) -> int:
     """A number that stands for how a run measures the loss, from 1.
 
-    What nobody has set is no part of it: a setting that is new in a later version changes nothing.
+    What nobody has set is not part of it: a setting that is new in a later version changes nothing.
     """
     facts: dict[str, Any] = {}
     for path in sorted(MEASURED_BY):
@@ -93,7 +93,7 @@ class BestLoss:
             step: Steps made, at least 1: without any there is no adapter that could be best.
             loss: On held-out images; finite.
             scheduled: Whether every run measures behind this step; one that is made only because
-                somebody ends the run here may be the lowest, and is no miss.
+                somebody ends the run here may be the lowest, and is not a miss.
         """
         self.measured = step
         if scheduled:

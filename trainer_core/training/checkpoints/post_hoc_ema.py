@@ -77,7 +77,7 @@ def layer_outlines(state: AdapterState) -> dict[str, Any]:
 def kept_averages(version: Path) -> list[KeptAverages]:
     """Find the averages of a run's checkpoints, oldest first.
 
-    Where averages were begun again, those from before are no part of the same ones.
+    Where averages were begun again, those from before are not part of the same ones.
 
     Raises:
         InputError: When no checkpoint has any.

@@ -81,13 +81,14 @@ class Trash:
             parts: Some of `PARTS`.
 
         Raises:
-            InputError: When it is no version of a run, has none of them, or somebody works in it.
+            InputError: When it is not a version of a run, has none of them, or somebody works in
+                it.
             StorageError: When something cannot be moved; all is where it was.
         """
         version = self._root / run
         if version_number(version) < 0:
             raise InputError(
-                f"{run[:80]} is no run",
+                f"{run[:80]} is not a run",
                 "a version of a run, such as my_adapter/v0",
                 "Choose a run of the list.",
             )

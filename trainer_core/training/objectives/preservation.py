@@ -41,7 +41,7 @@ KIND, SLIDER = "preserved", "slider"
 """Folders of the cache that the outputs are kept in: of points, and of a slider's images."""
 
 _OUTPUTS = "velocities"
-"""Their name in it, which is older than outputs that are no velocities."""
+"""Their name in it, which is older than outputs that are not velocities."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ Sort = Callable[[Tensor, Mapping[str, Any]], bool]
 Make = Callable[[list[dict[str, Any]]], torch.optim.Optimizer]
 
 OWN = frozenset({"params", "rate", "magnitudes"})
-"""Entries of a group that are no setting of a library's optimizer."""
+"""Entries of a group that are not settings of a library's optimizer."""
 
 
 class JoinedOptimizer(torch.optim.Optimizer):

@@ -50,7 +50,7 @@ def _paged(shape: Sequence[int], each: float, count: int) -> float:
     size = math.prod(shape)
     if size < LARGE:
         return _packed(shape, each, count)
-    # The scales of the blocks are no part of it.
+    # The scales of the blocks are not part of it.
     return 0.0 if each == 4 else count * size * _SCALES
 
 

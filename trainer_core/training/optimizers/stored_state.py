@@ -1,7 +1,8 @@
 """An optimizer's state in a checkpoint: tensors by name, bit by bit, and nothing else.
 
-A number that is no tensor becomes one of 64 bits, a tensor in fewer bits that a library has a class
-for the plain tensors that it is made of. What groups keep is named ``optimizer.group.<index>``.
+A number that is not a tensor becomes one of 64 bits, a tensor in fewer bits that a library has a
+class for the plain tensors that it is made of. What groups keep is named
+``optimizer.group.<index>``.
 """
 
 from __future__ import annotations

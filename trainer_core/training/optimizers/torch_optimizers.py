@@ -70,7 +70,7 @@ def muon(settings: OptimizerSection, groups: Groups) -> torch.optim.Optimizer:
     """Muon for matrices, AdamW for the rest.
 
     Steps are scaled to the size of AdamW's (Liu et al. 2025, arXiv:2502.16982, section 2.2), so
-    that both take one learning rate. DoRA's magnitudes are no matrix, whatever their shape.
+    that both take one learning rate. DoRA's magnitudes are not matrices, whatever their shape.
 
     Raises:
         InputError: When this torch has no Muon.

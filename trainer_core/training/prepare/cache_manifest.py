@@ -218,7 +218,7 @@ def _items(folder: Path, record: Mapping[str, Any]) -> ItemColumns:
 
 def _text(value: object) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"{value!r} is no name")
+        raise TypeError(f"{value!r} is not a name")
     return value
 
 

@@ -266,7 +266,7 @@ def read_start(config: RunConfig, family: Family) -> AdapterState | None:
         The adapter, or None without ``adapter.start_from``.
 
     Raises:
-        InputError: When the file is absent or cannot be read, or holds what is no factor.
+        InputError: When the file is absent or cannot be read, or holds what is not a factor.
     """
     if config.adapter.start_from is None:
         return None
@@ -288,7 +288,7 @@ def read_start(config: RunConfig, family: Family) -> AdapterState | None:
         layer, tensors = next(iter(state.extras.items()))
         raise AdapterFileError(
             f"adapter.start_from: {path} changes {layer}.{next(iter(tensors))}, and "
-            f"{len(state.extras)} layer(s) in all, by something that is no factor",
+            f"{len(state.extras)} layer(s) in all, by something that is not a factor",
             "factors alone: biases, norms and whole weights are not trained here",
             "Choose another file, or merge this one into the base and train on the result.",
         )

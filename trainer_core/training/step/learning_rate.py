@@ -77,7 +77,7 @@ def _curve(settings: ScheduleSection) -> Callable[[float], float]:
     cycles, power, decay = settings.cycles, settings.power, settings.decay_share
 
     def restarting(progress: float) -> float:
-        # The end of the last cycle is no beginning of another.
+        # The end of the last cycle is not a beginning of another.
         return _cosine(1.0 if progress >= 1.0 else progress * cycles % 1.0)
 
     def stable(progress: float) -> float:

@@ -105,7 +105,7 @@ class Points:
         conditionings: One per sample.
         weights: Factor on the loss of each.
         masks: `[B, 1, h, w]`, factor on the error at each place; None for 1.
-        idle: Whether they are no part of the step.
+        idle: Whether they are not part of the step.
         positions: The place of each in the step, -1 for one that the base is held to.
         of_base: For how many of the last ones the base itself says the target, in the step; what
             stands there until then counts for nothing.

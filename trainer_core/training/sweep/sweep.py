@@ -377,7 +377,7 @@ def _known(path: Path) -> tuple[Any, dict[str, TrialResult]]:
     """What an earlier start has written down: the best trial's name, and all by their names.
 
     Raises:
-        InputError: When it is no record of a sweep.
+        InputError: When it is not a record of a sweep.
     """
     if not path.exists():
         return None, {}

@@ -76,7 +76,7 @@ def read_sweep(path: Path) -> SweepFile:
     """Read a sweep file.
 
     Raises:
-        ConfigError: When it cannot be read, or names what is no setting.
+        ConfigError: When it cannot be read, or names what is not a setting.
     """
 
     def refuse(reason: str) -> ConfigError:
@@ -143,7 +143,7 @@ def read_grid(text: str, source: str) -> tuple[Values, ...]:
 def _listed(trials: Any, path: Path) -> tuple[Values, ...]:
     good = isinstance(trials, list) and trials and all(isinstance(e, dict) and e for e in trials)
     if not good:
-        raise _wrong(path, "trials is no list of settings with a value each")
+        raise _wrong(path, "trials is not a list of settings with a value each")
     _require_few(len(trials), str(path))
     return tuple(
         dict(zip(_paths_of(each, str(path)), each.values(), strict=True)) for each in trials

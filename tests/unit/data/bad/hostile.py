@@ -191,7 +191,11 @@ CASES = [
     _rows("row with half a letter", _HALF, "metadata.jsonl line 1 ... letter 3 ... \\ud800"),
     error("json with half a letter", _table(_HALF, "a.json"), "a.json ... letter 3"),
     _rows("row of infinite weight", _row("weight", "1e999"), "line 1 ... weight is inf"),
-    _rows("row with a number of many digits", _row("repeats", "9" * 5000), "line 1 ... no JSON"),
+    _rows(
+        "row with a number of many digits",
+        _row("repeats", "9" * 5000),
+        "line 1 ... not readable JSON",
+    ),
     error("repeats times repeats", _repeated, "100000000 times", run=_paced),
     error("held-out folder below the home", _home, "trained and measured"),
     error("held-out image is a link", _linked(False), "trained and measured"),

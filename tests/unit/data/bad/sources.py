@@ -153,7 +153,7 @@ CASES = [
     left_out(
         "folder linked twice", _made(lambda folder: link(folder / "again", folder)), "again links"
     ),
-    left_out("pipe as image", _made(_pipe), "b.png is no ordinary file"),
+    left_out("pipe as image", _made(_pipe), "b.png is not an ordinary file"),
     error(
         "image linked from outside",
         _made(_outside("b.png")),
@@ -170,7 +170,7 @@ CASES = [
         "folder linked from outside", _made(_outside("b")), f"/b ... {_LEADS_OUT}", run=_kept_inside
     ),
     warning("line break in a name", _made(_strange_name(b"b\nc")), "control char"),
-    warning("name that is no UTF-8", _made(_strange_name(b"b\xff")), "no UTF-8"),
+    warning("name that is not UTF-8", _made(_strange_name(b"b\xff")), "not UTF-8"),
     warning("names that differ in case", _made(_two_cases), "B.png ... Windows"),
     warning("names that differ in accents", _made(_two_accents), "share one caption"),
     error("image of ten thousand million pixels", _made(_bomb), "implausible size"),

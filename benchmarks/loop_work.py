@@ -43,7 +43,7 @@ from trainer_core.training.metrics.measurements import Measurements
 from trainer_core.training.metrics.metrics_file import MetricsWriter
 from trainer_core.training.metrics.tensorboard import TensorBoard
 from trainer_core.training.observer import RunRequests, SilentObserver
-from trainer_core.training.step.micro_batch import StepMaker
+from trainer_core.training.step.micro_batch import MicroBatchLoss
 from trainer_core.training.step.processes import SingleProcess
 from trainer_core.training.step.split_batches import SplitBatches
 from trainer_core.training.step.step_clock import StepClock
@@ -166,7 +166,7 @@ def make_trainer(
     load: Callable[..., Any] = functools.partial(
         load_batch, dataset, plan, caption_dropout=0.1, seed=0
     )
-    maker = StepMaker(
+    maker = MicroBatchLoss(
         load=load,
         load_preserved=lambda step, micro: None,
         predict=functools.partial(FAMILY.prediction.predict, transformer, guidance=1.0),
@@ -184,7 +184,7 @@ def make_trainer(
         steps=1000,
         state=state,
         plan=StepPlan(plan),
-        compute=SplitBatches(maker),
+        micro_batch_parts=SplitBatches(maker),
         processes=processes,
         observer=SilentObserver(),
         parameters=weights,
@@ -294,7 +294,7 @@ class HostWork:
         self.before_step()
         self._done += 1
         result, errors, _ = self._trainer.train_step(self._done)
-        self._trainer.record(result, errors)
+        self._trainer.finish_step(result, errors)
 
     def cpu_ms(self, rounds: int) -> list[float]:
         """CPU milliseconds of steps."""

@@ -25,7 +25,7 @@ from trainer_core.data.cache.cache_file import make_entry, read_entry, write_ent
 from trainer_core.data.cache.cached_dataset import CachedDataset
 from trainer_core.data.cache.cached_item import CachedItem
 from trainer_core.data.load_batch import load_batch
-from trainer_core.training.step.micro_batch import StepMaker
+from trainer_core.training.step.micro_batch import MicroBatchLoss
 from trainer_core.training.step.read_ahead import ReadAhead
 from trainer_core.training.step.step_plan import StepPlan
 from trainer_core.types import Bucket
@@ -47,13 +47,13 @@ def encoded(folder: Path, count: int, pixels: int, tokens: int) -> CachedDataset
     return CachedDataset(items, memory_bytes=0)
 
 
-def step_maker(dataset: CachedDataset, plan: BatchPlan) -> StepMaker:
+def micro_batch_loss(dataset: CachedDataset, plan: BatchPlan) -> MicroBatchLoss:
     """A step of which the batch alone is made."""
 
     def load(step: int, micro: int) -> Any:
         return load_batch(dataset, plan, step, micro, caption_dropout=0.1, seed=0)
 
-    return StepMaker(
+    return MicroBatchLoss(
         load=load,
         load_preserved=lambda step, micro: None,
         predict=FAMILY.prediction.predict,  # pyright: ignore[reportArgumentType]
@@ -80,7 +80,7 @@ def measure(pixels: int, tokens: int, batch: int, steps: int, seconds: float) ->
     with tempfile.TemporaryDirectory() as folder:
         dataset = encoded(Path(folder), 2 * batch + 6, pixels, tokens)
         plan = BatchPlan(dataset.buckets, dataset.kinds, batch, 1, 1, 0)
-        maker = step_maker(dataset, plan)
+        maker = micro_batch_loss(dataset, plan)
         plain = waits(maker.prepare, steps, 0.0)
         with closing(ReadAhead(maker.prepare, StepPlan(plan).following(steps))) as ahead:
             hidden = waits(ahead, steps, seconds)

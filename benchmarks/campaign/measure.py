@@ -32,7 +32,7 @@ from trainer_core.offload.machine import Machine
 from trainer_core.training.observer import SilentObserver
 from trainer_core.training.prepare.encode_dataset import Prepared
 from trainer_core.training.setup.load import Loaded, load
-from trainer_core.training.setup.plan_run import plan_run
+from trainer_core.training.setup.plan_memory import plan_memory
 from trainer_core.training.setup.starting_point import Start
 from trainer_core.training.step.processes import SingleProcess
 from trainer_core.training.train_loaded import train_loaded
@@ -202,7 +202,7 @@ class Bench:
         machine = ImitatedMachine(None if card is None else card * SIZES[self.size].gibibyte)
         heard, processes, start = SilentObserver(), SingleProcess(self.device), Start()
         ram = psutil.Process().memory_info().rss
-        planned = plan_run(config, data, precision, start, {}, processes, heard, machine).config
+        planned = plan_memory(config, data, precision, start, {}, processes, heard, machine).config
         with contextlib.ExitStack() as at_end, torch.enable_grad():
             run = load(
                 planned,

@@ -27,7 +27,7 @@ from trainer_core.diffusion.sigma import make_quantile
 from trainer_core.training.observer import SilentObserver
 from trainer_core.training.prepare.encode_dataset import Prepared, prepare
 from trainer_core.training.run import train
-from trainer_core.training.step.micro_batch import StepMaker
+from trainer_core.training.step.micro_batch import MicroBatchLoss
 from trainer_core.training.step.processes import SingleProcess
 
 STEPS = 100
@@ -201,7 +201,7 @@ class EmbeddedBase:
             if isinstance(module, nn.Linear)
         }
         plan = BatchPlan(data.dataset.buckets, data.dataset.control_buckets, _BATCH, 1, 1, seed=987)
-        step = StepMaker(
+        step = MicroBatchLoss(
             load=functools.partial(
                 load_batch, data.dataset, plan, caption_dropout=0.0, seed=987, share=(0, 1)
             ),

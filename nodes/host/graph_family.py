@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from .audio_vae import AudioVae, require_audio_vae
-from .borrowed_model import borrowed_denoiser, uncompiled
 from .clip_of_model import require_own_text
 from .control_clips import control_rule
 from .family_encoders import seeing_text
@@ -17,6 +16,7 @@ from .graph_model import GraphModel
 from .graph_predict import GraphPredict, Silence
 from .model_encoders import PlainEncoders
 from .start_frames import EndpointEncoder
+from .trainable_model import borrowed_denoiser, uncompiled
 from .trained_text import graph_text
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ def base_of_model(
 
     found = GraphModel(model)
     require_audio_vae(audio, found)
-    # The path that it has not: what it is, by which runs and caches tell it from others.
+    # In the place of a path, which it lacks: runs and caches know the model by it.
     path = f"{GRAPH_MODEL}/{found.kind}-{found.fingerprint[:16]}"
     values = {"path": path, "distilled": distilled}
     role = expert_of(found, expert or ExpertInputs())

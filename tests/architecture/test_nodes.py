@@ -17,7 +17,7 @@ GATES = {
     "nodes/host/served_files.py",  # the server's own library
 }
 ENGINE = {
-    *("nodes/host/frozen_ops.py", "nodes/host/frozen_modules.py", "nodes/host/borrowed_model.py"),
+    *("nodes/host/frozen_ops.py", "nodes/host/frozen_modules.py", "nodes/host/trainable_model.py"),
     *("nodes/host/unchanged_inputs.py", "nodes/host/checkpointed_forward.py"),
     "nodes/host/comfy_engine.py",
 }

@@ -17,9 +17,9 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import torch
-from borrowed_model_process import differences, state_of
 from graph_model_process import CAPTION, loaded, losses, run_config, write_found, write_image
 from loaded_pack import part
+from trainable_model_process import differences, state_of
 
 STEPS, RATE = 3, 1e-9
 """A rate at which every layer moves and no prediction does."""

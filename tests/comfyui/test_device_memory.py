@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from comfyui.graphs import disturb, forget, graph, hold, release, wait_until_held
-from comfyui.test_borrowed_model import check_gradients
+from comfyui.test_trainable_model import check_gradients
 
 from tests.fixtures.pretend_cuda import runtime
 
@@ -65,7 +65,7 @@ def test_gradients_through_a_model_on_the_device_are_torchs_and_leave_it_as_it_w
     comfyui, tmp_path
 ):
     root, python = comfyui
-    script = Path(__file__).with_name("borrowed_model_process.py")
+    script = Path(__file__).with_name("trainable_model_process.py")
     path = os.pathsep.join([os.environ["PYTHONPATH"], str(root)])
     names = ("flux", "sdxl", "qwen_image", "z_image")
     command = [python, script, tmp_path, *names]

@@ -194,7 +194,7 @@ def _our_loss(family, denoiser, given, conditioning):
     def predict(*inputs):
         return family.prediction.predict(denoiser, *inputs, GUIDANCE)
 
-    maker = step.StepMaker(
+    maker = step.MicroBatchLoss(
         load=lambda step, micro: batch,
         load_preserved=lambda step, micro: None,
         predict=predict,

@@ -35,7 +35,7 @@ from trainer_core.config import AdapterConfig, LossSection, RunConfig
 from trainer_core.counters import counter_seed
 from trainer_core.families.registry import get_family
 from trainer_core.training.optimizers import make_optimizer
-from trainer_core.training.step.micro_batch import StepMaker
+from trainer_core.training.step.micro_batch import MicroBatchLoss
 from trainer_core.training.step.objective import make_learned, make_loss, make_weighting
 from trainer_core.types import Batch
 
@@ -197,7 +197,7 @@ def ours(script: Script, model, data: Data, loss: LossSection, training):
     adapter.train()
     levels = data.scheduler.sigmas[data.indices].tolist()
     taken = iter(levels)
-    maker = StepMaker(
+    maker = MicroBatchLoss(
         load=data.batch,
         load_preserved=lambda step, micro: None,
         predict=functools.partial(family.prediction.predict, model, guidance=GUIDANCE),

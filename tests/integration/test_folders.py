@@ -15,7 +15,7 @@ from trainer_core.errors import InputError
 from trainer_core.training.observer import SilentObserver
 from trainer_core.training.prepare.encode_dataset import prepare
 from trainer_core.training.run import train
-from trainer_core.training.setup.run_batches import batch_plan
+from trainer_core.training.setup.step_inputs import batch_plan
 from trainer_core.training.step.processes import SingleProcess
 
 

@@ -14,7 +14,7 @@ from trainer_core.families.run_files import load_config
 from trainer_core.offload.empty_base import empty_base
 from trainer_core.offload.possible_plans import Budget
 from trainer_core.training.memory.memory_estimate import UNABLE, adapter_bytes, run_simulation
-from trainer_core.training.setup.plan_run import choose_step_plan
+from trainer_core.training.setup.plan_memory import choose_step_plan
 from trainer_core.types import Bucket
 
 WEIGHTS = "transformer/diffusion_pytorch_model.safetensors"

@@ -14,8 +14,8 @@ from trainer_core.training import SingleProcess, train
 from trainer_core.training.observer import CacheProgress, SilentObserver
 from trainer_core.training.prepare.encode_dataset import prepare, save_manifest
 from trainer_core.training.setup.load import load
-from trainer_core.training.setup.run_batches import base_answers, batch_plan, step_maker
 from trainer_core.training.setup.starting_point import find_start
+from trainer_core.training.setup.step_inputs import base_answers, batch_plan, micro_batch_loss
 from trainer_core.training.step.noise_draws import stratified_draw
 
 CPU = torch.device("cpu")
@@ -79,7 +79,7 @@ def begun(config, at_end):
         for each in run.state.adapter.parameters():
             each.add_(0.05 * torch.randn(each.shape, generator=generator))
     plan = batch_plan(run)
-    return run, plan, step_maker(run, plan, (0, 1))
+    return run, plan, micro_batch_loss(run, plan, (0, 1))
 
 
 def expected_targets(run, maker, points):

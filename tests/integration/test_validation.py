@@ -10,7 +10,7 @@ from trainer_core.config import RunConfig
 from trainer_core.counters import counter_seed
 from trainer_core.training.objectives.validation import Validation
 from trainer_core.training.run import train
-from trainer_core.training.setup import run_batches
+from trainer_core.training.setup import step_inputs
 
 HELD = {"share": 0.3, "every": 2, "noise_levels": 3}
 
@@ -39,7 +39,7 @@ def test_it_is_measured_before_at_every_and_at_the_end(measured):
 
 
 def test_training_is_the_same_to_the_bit_without_it(tmp_path, cache, measured, monkeypatch):
-    monkeypatch.setattr(run_batches, "hold_out", lambda *_: None)
+    monkeypatch.setattr(step_inputs, "hold_out", lambda *_: None)
     plain = train(config(tmp_path, cache))
     assert not losses(plain.folder)
     assert plain.losses == measured.losses
@@ -78,7 +78,7 @@ def brute_force(validation: Validation) -> float:
             names = "validation", item.name, item.bucket.width, item.bucket.height, level
             generator = torch.Generator().manual_seed(counter_seed(0, *names))
             noise = torch.randn(sample.latents.shape, generator=generator)
-            batch = run_batches.Batch((), (0,), sample.latents[None], (), ())
+            batch = step_inputs.Batch((), (0,), sample.latents[None], (), ())
             sigma = validation.held.measuring.levels(batch)[level]
             noisy = (1 - sigma) * sample.latents.double() + sigma * noise.double()
             velocity = predict(

@@ -95,7 +95,7 @@ def planned(
     """
     from ..offload.choose_plan import unplanned
     from ..offload.machine import machine_budget
-    from ..training.setup.plan_run import choose_step_plan, leaves_no_choice
+    from ..training.setup.plan_memory import choose_step_plan, leaves_no_choice
     from ..weights.loading import is_quantized
 
     memory, dtype = simulation.config.memory, simulation.inputs.dtype
@@ -111,7 +111,7 @@ def planned(
 
 def table(choice: PlanChoice) -> list[dict[str, Any]]:
     """The plan that is taken, and the next two."""
-    from ..training.setup.plan_run import plan_rows
+    from ..training.setup.plan_memory import plan_rows
 
     return [
         {

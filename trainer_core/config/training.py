@@ -166,7 +166,7 @@ class RecoverySection(Section):
         True,
         "Leave it on. When memory is full in a step, the run does what costs least time: more "
         "blocks compute their activations again or are swapped, or the samples of a batch go "
-        "through the base in parts. Each is said. Off: the run saves and stops.",
+        "through the base in parts. Each change is reported. Off: the run saves and stops.",
         advanced=True,
     )
 

@@ -16,7 +16,7 @@ from ..config.memory import RECOVERABLE
 from ..errors import ConfigError
 from .conversion import Cases, Conversion, Source, leaves, name_of
 from .dataset_folders import WEIGHT, Folder, set_folders
-from .key_tables import read_tables
+from .key_table_parser import read_tables
 from .optimizers import FINDS_ITS_RATE, set_optimizer
 from .program import Given, Program, has, set_family, trains_clips
 from .shared_settings import set_image_folder, set_previews, set_sizes, set_text_encoder

@@ -12,7 +12,7 @@ from typing import Any
 from ..errors import ConfigError
 from .conversion import Conversion, Source
 from .dataset_folders import Folder, set_folders
-from .key_tables import read_tables
+from .key_table_parser import read_tables
 from .optimizers import set_optimizer
 from .program import Given, Program, has, set_family, trains_clips
 from .shared_settings import (

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from ..errors import ConfigError
 from .conversion import Conversion, Source
-from .key_tables import read_tables
+from .key_table_parser import read_tables
 from .optimizers import set_optimizer
 from .program import Given, Program, has, set_family
 from .shared_settings import set_image_folder

@@ -13,7 +13,7 @@ from typing import Any
 
 from .conversion import Conversion, Source, Table
 from .documents import script_of
-from .key_tables import read_tables
+from .key_table_parser import read_tables
 from .optimizers import set_optimizer
 from .program import Given, other_script
 from .shared_settings import NOT_HERE, set_previews

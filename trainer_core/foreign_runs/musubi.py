@@ -13,7 +13,7 @@ from typing import Any
 from ..families.run_files import words_elsewhere
 from .conversion import Conversion, Source, Table
 from .dataset_folders import Folder, set_folders
-from .key_tables import read_tables
+from .key_table_parser import read_tables
 from .kohya import (
     BOTH,
     LISTED,

@@ -16,7 +16,7 @@ from ..config.patterns import pattern_mistake
 from ..errors import InputError
 from .conversion import Conversion, Source, name_of
 from .dataset_folders import WEIGHT, Folder, set_folders
-from .key_tables import read_tables
+from .key_table_parser import read_tables
 from .optimizers import set_optimizer
 from .program import Given, Program, has, set_family
 from .shared_settings import NOT_HERE, ONE_SIZE, set_previews, set_sizes, set_text_encoder

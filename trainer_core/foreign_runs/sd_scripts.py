@@ -12,7 +12,7 @@ from typing import Any
 
 from .conversion import Conversion, Maps, NoCounterpart, Note, Source, Table, Together
 from .dataset_folders import Folder, set_folders
-from .key_tables import read_tables
+from .key_table_parser import read_tables
 from .kohya import (
     BOTH,
     LISTED,

@@ -13,7 +13,7 @@ from typing import Any
 from ..config.patterns import pattern_mistake
 from ..errors import ConfigError
 from .conversion import Conversion, Source
-from .key_tables import read_tables
+from .key_table_parser import read_tables
 from .optimizers import set_optimizer
 from .program import Given, Program, has, set_family
 from .shared_settings import ONE_SIZE, set_list_of_images, set_previews, set_sizes

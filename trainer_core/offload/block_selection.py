@@ -86,7 +86,7 @@ def enough_swapped(
     )
 
 
-def chosen_blocks(memory: MemorySection, blocks: int) -> list[int]:
+def checkpointed_block_numbers(memory: MemorySection, blocks: int) -> list[int]:
     """Numbers of the blocks that ``memory`` lets compute their activations again.
 
     Raises:

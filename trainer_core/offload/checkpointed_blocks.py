@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 from ..config import MemorySection
 from ..device import begin_peak, counts_allocated
 from ..families.family import Family
-from .block_selection import chosen_blocks, repeated_blocks
+from .block_selection import checkpointed_block_numbers, repeated_blocks
 from .host_inputs import WORTH, HostArena, HostInputs
 from .machine import Machine
 from .pinned_memory import PinnedMemory
@@ -149,7 +149,7 @@ def checkpoint_blocks(
         ConfigError: When there are fewer blocks than are to be checkpointed.
     """
     blocks = repeated_blocks(transformer, family.layers.repeated_blocks)
-    chosen = set(chosen_blocks(memory, len(blocks)))
+    chosen = set(checkpointed_block_numbers(memory, len(blocks)))
     if not memory.gradient_checkpointing:
         return None
     inputs = None

@@ -95,7 +95,7 @@ def choose_plan(
     Args:
         memory: The settings; ``plan`` is not off.
         base: The base, in no library's format.
-        sizes_of: What a step needs; see `weights_and` where only the weights are known.
+        sizes_of: What a step needs; see `guessed_step_sizes` where only the weights are known.
         swappable: Whether blocks may be swapped where the settings do not ask for it.
         held: The format that is kept to as long as it fits, if the settings name none.
 
@@ -124,7 +124,7 @@ def choose_plan(
     return _choice(memory, rank_plans(sizes_of(formats), settings, budget), budget)
 
 
-def weights_and(rest: int, flops: int, micro_batches: int = 1) -> SizesOf:
+def guessed_step_sizes(rest: int, flops: int, micro_batches: int = 1) -> SizesOf:
     """What a step needs where everything but the weights is only guessed.
 
     Args:

@@ -131,7 +131,7 @@ class PlacedBase:
         master: Master,
         held: Mapping[nn.Module, HostBlock] | None = None,
     ) -> None:
-        """Take blocks off the device for the first time; none is gone yet where there are none."""
+        """Take blocks off the device for the first time; an empty list moves nothing yet."""
         self.machine.drop_base()
         self.streamed = StreamedBlocks(
             blocks,

@@ -34,7 +34,7 @@ def preview_generator(run: Loaded, recorder: Recorder | None) -> Callable[[int],
 
     def generate(step: int) -> None:
         skipped = skipped_when_full(f"previews of step {step}", run.processes, run.observer)
-        with run.beside.sampling(), run.processes.leading(run.transformer):
+        with run.base_adapters.sampling(), run.processes.leading(run.transformer):
             if recorder is None:
                 return
             with recorder.saved_on_failure(step), skipped, run.state.shown(weights):

@@ -237,7 +237,7 @@ class Recorder:
         if self._state.ledger is not None:
             self._state.ledger.write(self.folder.path, step)
 
-    def broken(self, step: int, first: int) -> str:
+    def save_before_failed_step(self, step: int, first: int) -> str:
         """Save the state before a step that ends the run, beside the older ones.
 
         Args:

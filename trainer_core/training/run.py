@@ -47,10 +47,10 @@ from .observer import Noted, Observer, RunCancelledError, RunFinished, RunStarte
 from .prepare.encode_dataset import Prepared, content_hashes, prepare
 from .recorder import Recorder, run_header
 from .setup.load import Loaded, load
-from .setup.plan_run import plan_run
+from .setup.plan_memory import plan_memory
 from .setup.refusals import require_possible, require_resumable, require_trainable
-from .setup.run_batches import batch_plan, describe_levels, require_trained
 from .setup.starting_point import Start, find_start, matching_start, start_identity
+from .setup.step_inputs import batch_plan, describe_levels, require_trained
 from .step.processes import Processes, SingleProcess, cancel_together
 from .train_loaded import course_of, train_loaded
 
@@ -167,7 +167,7 @@ def _train(
         observer=first_observer,
     )
     settings = {**settings, "training.steps": run_length(config)}
-    planned = plan_run(
+    planned = plan_memory(
         with_text(config), data, precision, start, settings, processes, observer, machine
     )
     start = planned.start

@@ -22,10 +22,10 @@ from .observer import Noted, Warned
 from .previews import preview_generator
 from .recorder import Recorder
 from .setup.load import Loaded
-from .setup.run_batches import base_answers, batch_plan, measured_samples, step_maker
+from .setup.step_inputs import base_answers, batch_plan, measured_samples, micro_batch_loss
 from .step.compiled_blocks import compiled
 from .step.learning_rate import warmup_length
-from .step.micro_batch import StepMaker
+from .step.micro_batch import MicroBatchLoss
 from .step.objective import times_trained
 from .step.processes import Shares
 from .step.read_ahead import ReadAhead
@@ -60,7 +60,9 @@ def train_loaded(run: Loaded, recorder: Recorder | None) -> tuple[str, int]:
         return "cancelled", 0
     # Only preservation samples may differ in size from the rest of their batch.
     passes = (run.processes.passes,) if run.preservation else ()
-    maker = _routed(run, base_answers(run, step_maker(run, plan.batches, shares.part, *passes)))
+    maker = _routed(
+        run, base_answers(run, micro_batch_loss(run, plan.batches, shares.part, *passes))
+    )
     clock = StepClock(device)
     reading = ReadAhead(maker.prepare, plan.following(run.steps))
     with contextlib.closing(reading) as ahead, _compiled(run):
@@ -71,7 +73,7 @@ def train_loaded(run: Loaded, recorder: Recorder | None) -> tuple[str, int]:
             steps=run.steps,
             state=run.state,
             plan=plan,
-            compute=split,
+            micro_batch_parts=split,
             processes=run.processes,
             observer=run.observer,
             recorder=recorder,
@@ -82,7 +84,7 @@ def train_loaded(run: Loaded, recorder: Recorder | None) -> tuple[str, int]:
             validation=_validation(run, maker, noted=recorder is not None),
             generate=preview_generator(run, recorder),
             replanned=run.replanned,
-            checkpoints=run.checkpoints,
+            checkpoint_folder=run.checkpoints,
         ).train()
     if recorder is not None:
         _note_limit(run)
@@ -99,7 +101,7 @@ def _initialize_from_inputs(run: Loaded) -> bool:
     stopped = False
     with run.processes.leading(run.transformer) as leads:
         if leads:
-            compute, each = step_maker(run, plan.batches, (0, 1)), plan.endless()
+            compute, each = micro_batch_loss(run, plan.batches, (0, 1)), plan.endless()
             found = initialize_from_inputs(
                 run.state.adapter,
                 lambda _: compute(*next(each)),
@@ -127,7 +129,7 @@ def _compiled(run: Loaded) -> contextlib.AbstractContextManager[None]:
     )
 
 
-def _routed(run: Loaded, maker: StepMaker) -> StepMaker:
+def _routed(run: Loaded, maker: MicroBatchLoss) -> MicroBatchLoss:
     """The same micro-batches, computed as ``training.routing`` says."""
     settings, family = run.config.training.routing, run.data.family
     if settings.share == 1:
@@ -187,7 +189,7 @@ def _training_images(run: Loaded) -> list[Path]:
     return [path for path in found if path.suffix.lower() in IMAGE_EXTENSIONS and path.is_file()]
 
 
-def _validation(run: Loaded, maker: StepMaker, *, noted: bool) -> Validation | None:
+def _validation(run: Loaded, maker: MicroBatchLoss, *, noted: bool) -> Validation | None:
     """Make `Trainer.validation`; None without held-out images."""
     held, trained = measured_samples(run)
     if held is None:

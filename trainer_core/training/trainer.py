@@ -17,9 +17,13 @@ from ..errors import NonFiniteError
 from ..types import StepResult
 from .checkpoints.checkpoint import Checkpoint, read_whole_checkpoint
 from .checkpoints.checkpoint_clock import CheckpointClock
-from .checkpoints.checkpoint_search import last_before
 from .checkpoints.longer_run import ReplannedSchedule, replan_schedule
-from .checkpoints.non_finite_recovery import RestoreError, rate_share, restore_note
+from .checkpoints.non_finite_recovery import (
+    RestoreError,
+    checkpoint_to_restore,
+    rate_share,
+    restore_note,
+)
 from .checkpoints.run_folder import version_number
 from .checkpoints.train_state import TrainState
 from .memory.out_of_memory import MemoryManager
@@ -30,15 +34,15 @@ from .objectives.validation import Measured, Validation
 from .observer import CheckpointRestored, Observer, RunRequests, StoppingObserver, Warned
 from .optimizers import make_optimizer, set_learning_rate, update
 from .recorder import Recorder
-from .step.gradients import clip_gradients, forget_gradients, go_backward
+from .step.gradients import clip_gradients, forget_gradients, forward_and_backward
 from .step.learning_rate import make_schedule
-from .step.micro_batch import MicroStep, SampleError, non_finite_error, read_numbers
+from .step.micro_batch import MicroBatchResult, SampleError, non_finite_error, read_numbers
 from .step.non_finite_layer import broken_place
 from .step.processes import Processes
 from .step.step_clock import StepClock
 from .step.step_plan import StepPlan
 
-Compute = Callable[[int, int], Iterable[MicroStep]]
+MicroBatchParts = Callable[[int, int], Iterable[MicroBatchResult]]
 """Step (from 1) and micro-batch (from 0) to its parts: several where the device has no room for all
 samples at once. The gradients of a part are computed before the next part."""
 
@@ -58,7 +62,7 @@ class Trainer:
         measurements: Adds norms, times and memory to the metrics of a step.
         generate: Generates the previews of a step; every process calls it.
         replanned: The schedule of a run that was made longer.
-        checkpoints: The checkpoints of the run that is resumed; None for a new run.
+        checkpoint_folder: The checkpoints of the run that is resumed; None for a new run.
     """
 
     def __init__(
@@ -68,7 +72,7 @@ class Trainer:
         steps: int,
         state: TrainState,
         plan: StepPlan,
-        compute: Compute,
+        micro_batch_parts: MicroBatchParts,
         processes: Processes,
         observer: Observer,
         parameters: Sequence[torch.nn.Parameter] | None = None,
@@ -79,10 +83,10 @@ class Trainer:
         validation: Validation | None = None,
         generate: Callable[[int], None] | None = None,
         replanned: ReplannedSchedule | None = None,
-        checkpoints: Path | None = None,
+        checkpoint_folder: Path | None = None,
     ) -> None:
         self.config, self.training, self.steps = config, config.training, steps
-        self.state, self.plan, self.compute = state, plan, compute
+        self.state, self.plan, self.micro_batch_parts = state, plan, micro_batch_parts
         self.processes, self.observer = processes, observer
         self.parameters = state.adapter.parameters() if parameters is None else parameters
         self.recorder, self.memory = recorder, memory
@@ -93,7 +97,7 @@ class Trainer:
         self._checkpoint_clock = CheckpointClock(
             self.training.checkpoint_minutes if recorder else 0.0
         )
-        self._checkpoints = checkpoints
+        self._checkpoint_folder = checkpoint_folder
         self._initial_checkpoint = self._initial_state() if self.training.recovery.returns else None
 
     def train(self) -> tuple[str, int]:
@@ -123,14 +127,14 @@ class Trainer:
                 self.memory.between_steps()
             result, errors, requests = self.train_step(step)
             is_last = not requests.cancel and (requests.stop or step == self.steps)
-            measured = self._measure_and_record(result, errors, is_last=is_last)
+            measured = self._validate_and_record(result, errors, is_last=is_last)
             requests = requests.with_stop(measured.stop)
             saved = self._checkpoint_is_due(step, requests)
             if saved:
                 self.save_checkpoint(step)  # before the previews: they take long and may fail
             cancelled = requests.cancel or measured.cancelled
             final_previews = step == self.steps or measured.stop
-            if not cancelled and self._previews_are_due(step, requests, is_last=final_previews):
+            if not cancelled and self._previews_are_due(step, requests, is_final=final_previews):
                 cancelled = self.preview(step)
             if step < self.steps and (cancelled or requests.stop):
                 if not saved:
@@ -182,23 +186,23 @@ class Trainer:
         set_learning_rate(optimizer, learning_rate)
         self.clock.start()
         if self.memory is None:
-            micro_steps = self.compute_gradients(step, samples)
+            micro_results = self.compute_gradients(step, samples)
         else:
-            micro_steps = self.memory.retry_when_full(
+            micro_results = self.memory.retry_when_full(
                 step, lambda: self.compute_gradients(step, samples)
             )
         self.clock.computed()
         self.processes.sum_gradients(self.parameters)
         norm = clip_gradients(self.parameters, self.training.max_grad_norm)
         # With one process, the only place where a step waits for the device.
-        numbers = read_numbers(self.processes, micro_steps, norm, samples, self.plan.times)
+        numbers = read_numbers(self.processes, micro_results, norm, samples, self.plan.times)
         self.clock.numbers_read()
         finite = math.isfinite(numbers.loss + numbers.norm)
         if not finite:
             forget_gradients(self.parameters)
             what = "a gradient" if math.isfinite(numbers.loss) else "the loss"
-            self._skip_or_restore(step, what, micro_steps)
-        # Processes wait for each other here: before the update, so that none waits for that too.
+            self._skip_or_restore(step, what, micro_results)
+        # Agreed on before the update, so that no process waits for the update of another one.
         requests = self.requests()
         if finite:
             update(optimizer, self.parameters)
@@ -217,7 +221,7 @@ class Trainer:
         )
         return result, numbers.errors if finite else (), requests
 
-    def compute_gradients(self, step: int, samples: int) -> list[MicroStep]:
+    def compute_gradients(self, step: int, samples: int) -> list[MicroBatchResult]:
         """Run this process's micro-batches of a step forward and backward.
 
         Args:
@@ -228,7 +232,9 @@ class Trainer:
         slider, adapter = self.config.dataset.slider.is_on, self.state.adapter
         with kept_strength(adapter) if slider else contextlib.nullcontext():
             return [
-                go_backward(self.compute(step, micro), samples, self.processes.backward)
+                forward_and_backward(
+                    self.micro_batch_parts(step, micro), samples, self.processes.backward
+                )
                 for micro in self.plan.micro_batches(step)
             ]
 
@@ -310,8 +316,10 @@ class Trainer:
         state, config, restores = self.state, self.config, self.state.restores + 1
         checkpoint = self._initial_checkpoint
         if target or checkpoint is None:
-            assert self._checkpoints is not None, "`_restore_or_end` has found the folder"
-            _, checkpoint = read_whole_checkpoint(self._checkpoints / f"{target:06d}", named=False)
+            assert self._checkpoint_folder is not None, "`_restore_or_end` has found the folder"
+            _, checkpoint = read_whole_checkpoint(
+                self._checkpoint_folder / f"{target:06d}", named=False
+            )
         settings = self.training.optimizer
         # A new optimizer, without the moments of the steps that are dropped.
         state.optimizer = make_optimizer(settings, parameter_groups(state.adapter, settings))
@@ -339,7 +347,7 @@ class Trainer:
         if self.state.ledger is not None:
             self.state.ledger.add(step, indices_by_place(self.plan.batches, step), errors)
 
-    def _measure_and_record(
+    def _validate_and_record(
         self, result: StepResult, errors: Sequence[SampleError], *, is_last: bool
     ) -> Measured:
         """Validate after a step, then record the step, also when validation fails."""
@@ -349,13 +357,13 @@ class Trainer:
                 measured = self.validate(step, is_last=is_last)
             except Exception:
                 # The checkpoint that is saved on the way out includes this step.
-                self.record(result, errors)
+                self.finish_step(result, errors)
                 raise
-        self.record(measured.written_to(result), errors)
+        self.finish_step(measured.written_to(result), errors)
         return measured
 
-    def record(self, result: StepResult, errors: Sequence[SampleError]) -> None:
-        """Record a step and the errors of its samples."""
+    def finish_step(self, result: StepResult, errors: Sequence[SampleError]) -> None:
+        """Count a step as made, and record it with the errors of its samples."""
         self.state.step = result.step
         self.state.skipped = self.state.skipped + 1 if result.skipped else 0
         if self.measurements is not None:
@@ -369,10 +377,10 @@ class Trainer:
         wanted = requests.ends_run or requests.save
         return step == self.steps or wanted or self._is_best(step) or _is_due(step, every)
 
-    def _previews_are_due(self, step: int, requests: RunRequests, *, is_last: bool) -> bool:
+    def _previews_are_due(self, step: int, requests: RunRequests, *, is_final: bool) -> bool:
         """Whether previews are generated after a step; a run that has any ends with some."""
         every = self.config.preview.every
-        return requests.preview or _is_due(step, every) or (every > 0 and is_last)
+        return requests.preview or _is_due(step, every) or (every > 0 and is_final)
 
     def _is_best(self, step: int) -> bool:
         return self.state.best.step == step
@@ -386,7 +394,9 @@ class Trainer:
         counts = self.processes.sum_numbers([float(each) for each in requests])
         return RunRequests(*(count > 0 for count in counts))
 
-    def _skip_or_restore(self, step: int, what: str, micro_steps: Sequence[MicroStep]) -> None:
+    def _skip_or_restore(
+        self, step: int, what: str, micro_results: Sequence[MicroBatchResult]
+    ) -> None:
         """Skip a step that is not finite; after too many in a row, restore a checkpoint or end."""
         skips, in_a_row = self.training.recovery.skips, self.state.skipped + 1
         first = step - in_a_row + 1
@@ -398,7 +408,7 @@ class Trainer:
                 self.observer.notify(Warned(line))
             return
         remedy = self._restore_or_end(step, first)
-        raise non_finite_error(step, what, micro_steps, remedy, self._broken_place(step))
+        raise non_finite_error(step, what, micro_results, remedy, self._broken_place(step))
 
     def _restore_or_end(self, step: int, first: int) -> str:
         """Raise `RestoreError` where a checkpoint can be restored; else save the last state.
@@ -419,7 +429,7 @@ class Trainer:
                 raise RestoreError(step, target)
         if self.recorder is None:
             return "See the message of the first process."
-        return self.recorder.broken(step, first)
+        return self.recorder.save_before_failed_step(step, first)
 
     def _newest_restorable(self, first: int) -> int | None:
         """Step of the newest checkpoint that can be restored; 0 is the initial state.
@@ -430,14 +440,14 @@ class Trainer:
         found = [0.0, 0.0, 0.0]
         if self.recorder is not None:
             folder = self.recorder.folder
-            step = last_before(folder.checkpoints, first)
+            step = checkpoint_to_restore(folder.checkpoints, first)
             if step is None and self._initial_checkpoint is not None and first > 1:
                 step = 0
             found = [float(step is not None), float(step or 0), float(version_number(folder.path))]
         is_found, step, version = map(int, self.processes.sum_numbers(found))
-        if self._checkpoints is None:
+        if self._checkpoint_folder is None:
             output = self.config.output
-            self._checkpoints = Path(output.dir) / output.name / f"v{version}" / "checkpoints"
+            self._checkpoint_folder = Path(output.dir) / output.name / f"v{version}" / "checkpoints"
         return step if is_found else None
 
     def _initial_state(self) -> Checkpoint | None:
@@ -452,10 +462,10 @@ class Trainer:
         if self.processes.sharded:
             return ""  # a process that runs out of memory would leave the others waiting
 
-        def compute(gradients: bool) -> list[MicroStep]:
-            parts: list[MicroStep] = []
+        def compute(gradients: bool) -> list[MicroBatchResult]:
+            parts: list[MicroBatchResult] = []
             for micro in self.plan.micro_batches(step):
-                for part in self.compute(step, micro):
+                for part in self.micro_batch_parts(step, micro):
                     parts.append(part)
                     if gradients:
                         self.processes.backward(part.loss)

@@ -16,7 +16,7 @@ from trainer_core.config import BaseSection, MemorySection
 from trainer_core.errors import BaseModelError, ConfigError, RunError
 from trainer_core.families.registry import get_family
 from trainer_core.offload.block_selection import repeated_blocks
-from trainer_core.offload.choose_plan import choose_plan, kept_format, weights_and
+from trainer_core.offload.choose_plan import choose_plan, guessed_step_sizes, kept_format
 from trainer_core.offload.empty_base import empty_base
 from trainer_core.offload.host_weights import MappedMaster, block_spans
 from trainer_core.offload.possible_plans import Budget
@@ -76,7 +76,7 @@ ROOM = Budget(1 << 40, 1 << 40, 1 << 40, **FAST)
 
 def choose(base, budget, held=None, swappable=True, rest=MIB, **memory):
     section = MemorySection(**memory)
-    sizes_of = weights_and(rest, 10**12)
+    sizes_of = guessed_step_sizes(rest, 10**12)
     return choose_plan(section, base, BF16, budget, sizes_of, swappable=swappable, held=held)
 
 
@@ -140,7 +140,9 @@ def test_a_plan_that_is_set_is_the_plan_that_was_chosen(bases, free, ram, aim, s
     plan = first.plans[0]
     assert plan.fits(budget)
     assert first.memory.swap_slots == slots
-    again = choose_plan(first.memory, bases["folder"], BF16, budget, weights_and(MIB // 4, 10**12))
+    again = choose_plan(
+        first.memory, bases["folder"], BF16, budget, guessed_step_sizes(MIB // 4, 10**12)
+    )
     found = again.plans[0]
     assert (found.base_format, found.blocks_to_swap) == (plan.base_format, plan.blocks_to_swap)
     assert (found.device, found.seconds) == (plan.device, plan.seconds)

@@ -14,7 +14,7 @@ from trainer_core.families.registry import get_family
 from trainer_core.training.checkpoints.non_finite_recovery import RestoreError
 from trainer_core.training.checkpoints.train_state import TrainState
 from trainer_core.training.memory.out_of_memory import MemoryManager
-from trainer_core.training.step.micro_batch import MicroStep
+from trainer_core.training.step.micro_batch import MicroBatchResult
 from trainer_core.training.step.step_clock import StepClock
 
 
@@ -27,7 +27,7 @@ def make_run(folder, steps, breaks, saved=(), done=0, **settings):
 
     def compute(step, micro):
         loss = parameter.sum() * (math.nan if step in breaks else 1.0)
-        yield MicroStep(loss, (0.25,), ("one.png",))
+        yield MicroBatchResult(loss, (0.25,), ("one.png",))
 
     training = {"steps": steps, "recovery": {"returns": 1, **settings}}
     config = RunConfig.model_validate({"training": training, "preview": {"every": 0}})

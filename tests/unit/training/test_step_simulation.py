@@ -18,7 +18,7 @@ from trainer_core.adapters import attach
 from trainer_core.adapters.parameter_groups import parameter_groups
 from trainer_core.config import AdapterConfig, RunConfig
 from trainer_core.families.registry import get_family
-from trainer_core.offload.block_selection import chosen_blocks, repeated_blocks
+from trainer_core.offload.block_selection import checkpointed_block_numbers, repeated_blocks
 from trainer_core.offload.checkpointed_blocks import CheckpointedBlocks
 from trainer_core.offload.host_inputs import HostArena, HostInputs
 from trainer_core.offload.model_bytes import base_bytes, cast_base, pack_blocks
@@ -27,7 +27,7 @@ from trainer_core.quantization.formats import FORMATS
 from trainer_core.training.memory.simulated_bytes import LiveBytes, Marks, Phase
 from trainer_core.training.memory.step_simulation import StepInputs, StepSimulation
 from trainer_core.training.optimizers import make_optimizer
-from trainer_core.training.step.micro_batch import StepMaker
+from trainer_core.training.step.micro_batch import MicroBatchLoss
 from trainer_core.training.step.token_routing import TokenRouting
 from trainer_core.types import AdapterState, Batch
 
@@ -63,7 +63,7 @@ def real_peak(config, dtype, stored=None, beside=()):
     blocks = repeated_blocks(model, family.layers.repeated_blocks)
     in_ram = config.memory.checkpoint_inputs == "ram"
     inputs = HostInputs(HostArena(), Transfer(), worth=1) if in_ram else None
-    chosen = set(chosen_blocks(config.memory, len(blocks)))
+    chosen = set(checkpointed_block_numbers(config.memory, len(blocks)))
     if chosen:
         calls = CheckpointedBlocks(dict(enumerate(blocks)), chosen, inputs)
         family.layers.enable_checkpointing(model, calls)
@@ -90,7 +90,7 @@ def real_peak(config, dtype, stored=None, beside=()):
 
     if training.routing.share < 1:
         predict = TokenRouting(model, family, training.routing, 0).routed(predict)
-    compute = StepMaker(
+    compute = MicroBatchLoss(
         load, lambda step, micro: None, predict, lambda batch, noise: 0.5, 0, (0, 1), CPU
     )
     trainer = small_trainer(

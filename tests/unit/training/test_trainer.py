@@ -13,7 +13,7 @@ from trainer_core.errors import NonFiniteError
 from trainer_core.training.observer import RunRequests
 from trainer_core.training.optimizers import make_optimizer, update
 from trainer_core.training.step.gradients import clip_gradients
-from trainer_core.training.step.micro_batch import MicroStep
+from trainer_core.training.step.micro_batch import MicroBatchResult
 
 TARGETS = torch.tensor([[1.0, 2.0], [3.0, -1.0], [0.0, 4.0], [2.0, 2.0]])
 
@@ -32,7 +32,7 @@ def make_trainer(preview_every=0, broken=(), recording=None, **settings):
         if step in broken:
             loss = loss * math.nan
         names = tuple(f"image {start + i}" for i in range(batch))
-        yield MicroStep(loss, (0.25,) * batch, names)
+        yield MicroBatchResult(loss, (0.25,) * batch, names)
 
     parts = {"observer": recording, "recorder": recording, "generate": recording.generate}
     trainer = small_trainer(config, compute, torch.optim.SGD([parameter], lr=1.0), **parts)

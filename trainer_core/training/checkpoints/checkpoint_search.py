@@ -168,19 +168,6 @@ def leads_to_non_finite(checkpoint: Path, precision: str | None) -> bool:
     return first - 1 <= int(checkpoint.name) < step and precision in {None, found}
 
 
-def last_before(checkpoints: Path, first: int) -> int | None:
-    """The step of the newest checkpoint that does not lead straight to a step that breaks.
-
-    Args:
-        first: The step that breaks. The state right before it would meet the same numbers again.
-
-    Returns:
-        Steps made; None where there is none.
-    """
-    saved = [int(path.name) for path in checkpoint_folders(checkpoints)]
-    return max((each for each in saved if each < first - 1), default=None)
-
-
 def resume_advice(
     checkpoints: Path,
     step: int,

@@ -1,4 +1,4 @@
-"""What the trainer restores when the numbers of several steps in a row are not finite.
+"""Which state is restored, at which rate, when several steps in a row are not finite.
 
 All of it follows from the seed and what a checkpoint holds, so that a run that is killed anywhere
 ends with the same bits.
@@ -6,7 +6,10 @@ ends with the same bits.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from ...config import RecoverySection
+from .checkpoint import checkpoint_folders
 
 
 class RestoreError(Exception):
@@ -20,6 +23,19 @@ class RestoreError(Exception):
     def __init__(self, step: int, target: int) -> None:
         super().__init__(step, target)
         self.step, self.target = step, target
+
+
+def checkpoint_to_restore(checkpoints: Path, first: int) -> int | None:
+    """The step of the newest checkpoint that does not lead straight to a step that breaks.
+
+    Args:
+        first: The step that breaks. The state right before it would meet the same numbers again.
+
+    Returns:
+        Steps made; None where there is none.
+    """
+    saved = [int(path.name) for path in checkpoint_folders(checkpoints)]
+    return max((each for each in saved if each < first - 1), default=None)
 
 
 def rate_share(settings: RecoverySection, restores: int) -> float:

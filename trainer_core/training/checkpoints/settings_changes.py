@@ -116,7 +116,7 @@ def changed_settings(checkpoint: Checkpoint, settings: Mapping[str, Any]) -> lis
     """Compare a checkpoint's settings with the run's.
 
     A setting that the checkpoint does not know is newer than it: it was made with what is now the
-    default, or, where it does not decide the weights, with nobody knows what.
+    default; or, where it does not decide the weights, with a value that is not known.
     """
     before = flattened(RunConfig().model_dump(mode="json")) | dict(checkpoint.settings)
     before[FORMAT] = checkpoint_base_format(checkpoint)

@@ -38,11 +38,11 @@ _CALM, _CALMEST = 8, 256
 Each time it is twice as many, so that blocks do not go back and forth."""
 
 _PATIENCE = 32
-"""Steps, at the most, in which a shortage that was none is not looked at again."""
+"""After a false alarm, the most steps before the memory is checked again."""
 
 _PAGEABLE = (
-    "The system does not pin more RAM ({}): the rest is copied from pageable memory, which takes "
-    "longer and changes no number. Other programs that are closed may leave room for it."
+    "The system refuses to pin more RAM ({}): the rest is copied from pageable memory, which takes "
+    "longer and changes no number. Closing other programs may help."
 )
 
 

@@ -33,7 +33,7 @@ from ...adapters import AttachedAdapter
 from ...adapters.parameter_groups import parameter_groups
 from ...config import MemorySection, RunConfig
 from ...families.family import Family
-from ...offload.block_selection import chosen_blocks
+from ...offload.block_selection import checkpointed_block_numbers
 from ...offload.host_inputs import WORTH
 from ...offload.model_bytes import cast_base, pack_blocks
 from ...offload.step_profile import BlockTerms, StepProfile
@@ -161,7 +161,7 @@ class StepSimulation:
             memory: Says which blocks are checkpointed; None for the run file's.
         """
         memory = memory or self.config.memory
-        chosen = chosen_blocks(memory, sum(self._whole))
+        chosen = checkpointed_block_numbers(memory, sum(self._whole))
         in_ram = memory.checkpoint_inputs == "ram"
         if in_ram or 0 < len(chosen) < sum(self._whole):
             profile = self.profile(stored)

@@ -62,7 +62,7 @@ class Loaded:
 
     Attributes:
         placed: The base, and where its blocks are kept.
-        beside: The adapters that are part of the base.
+        base_adapters: The adapters that are part of the base.
         state: The adapter in training.
         steps: Length of the run.
         preservation: What the base is held to.
@@ -77,7 +77,7 @@ class Loaded:
     data: Prepared
     precision: str
     placed: PlacedBase
-    beside: BaseAdapters
+    base_adapters: BaseAdapters
     state: TrainState
     processes: Processes
     observer: Observer
@@ -122,7 +122,7 @@ def load(
         RunCancelledError: In every process, when the run was cancelled meanwhile.
     """
     with processes.turn():
-        placed, beside, adapter = _load_adapted(
+        placed, base_adapters, adapter = _load_adapted(
             config, data, precision, processes, observer, machine, at_end
         )
         transformer = placed.transformer
@@ -165,7 +165,7 @@ def load(
         data=data,
         precision=precision,
         placed=placed,
-        beside=beside,
+        base_adapters=base_adapters,
         state=state,
         processes=processes,
         observer=observer,
@@ -266,26 +266,26 @@ def _load_once(
     if data.location.reads_tokens:
         data.encoders.join_text(transformer, DTYPES[precision], device, at_end)
     _choose_products(config, transformer, processes, observer)
-    beside = put_on_base(
+    base_adapters = put_on_base(
         transformer,
         data.family.layers.key_map,
         read_base_adapters(config.base, data.family),
         merge=not config.memory.blocks_to_swap,
     )
     base.mark(True)  # weights that an adapter was merged into are other tensors
-    if beside.unrepaired and processes.index == 0:
-        first, count = beside.unrepaired[0], len(beside.unrepaired)
+    if base_adapters.unrepaired and processes.index == 0:
+        first, count = base_adapters.unrepaired[0], len(base_adapters.unrepaired)
         observer.notify(
             Warned(
                 f"{count} layers in {config.memory.base_format}, such as {first}, have no part in "
                 "the accuracy-recovery adapter and stay rounded"
             )
         )
-    if beside.beside and config.adapter.exact_delta and processes.index == 0:
+    if base_adapters.beside and config.adapter.exact_delta and processes.index == 0:
         observer.notify(
             Warned(
-                f"adapter.exact_delta changes nothing in {len(beside.beside)} layers, which have "
-                "adapters of the base beside their weights"
+                f"adapter.exact_delta changes nothing in {len(base_adapters.beside)} layers, which "
+                "have adapters of the base beside their weights"
             )
         )
     checkpoints = checkpoint_blocks(
@@ -314,7 +314,7 @@ def _load_once(
     base.send_rest()  # the factors of a swapped block were made where its weights lie
     # Hours of training must not end at a file that cannot be written.
     check_layouts(adapter.state(), config.output.layouts, data.family.layers.key_map)
-    return base, beside, adapter
+    return base, base_adapters, adapter
 
 
 def _choose_products(

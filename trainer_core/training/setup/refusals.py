@@ -12,7 +12,7 @@ from ...families.graph_model_denoiser import OF_FILES
 from ...families.trainable_text import with_text
 from ...inference.encoders import check_frames
 from ...inference.second_model import locate_second
-from ...offload.block_selection import chosen_blocks, swapped_blocks
+from ...offload.block_selection import checkpointed_block_numbers, swapped_blocks
 from ...offload.empty_base import empty_base
 from ...types import AdapterState
 from ...weights.base_location import BaseLocation
@@ -114,7 +114,7 @@ def require_trainable(
         return
     base, memory = empty_base(location, family), config.memory
     swapped_blocks(base.transformer, family.layers.repeated_blocks, memory)
-    chosen_blocks(memory, base.blocks)
+    checkpointed_block_numbers(memory, base.blocks)
     routed_blocks(base.transformer, family, config.training.routing)
     attach_empty(config, base, start)
 

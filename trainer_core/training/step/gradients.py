@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable, Sequence
 import torch
 from torch import Tensor
 
-from .micro_batch import MicroStep, gathered
+from .micro_batch import MicroBatchResult, gathered
 
 
-def go_backward(
-    parts: Iterable[MicroStep], samples: int, backward: Callable[[Tensor], None]
-) -> MicroStep:
+def forward_and_backward(
+    parts: Iterable[MicroBatchResult], samples: int, backward: Callable[[Tensor], None]
+) -> MicroBatchResult:
     """Compute the gradients of a micro-batch, each part before the next is computed.
 
     Args:
@@ -22,7 +22,7 @@ def go_backward(
         The micro-batch as a whole, so that processes tell each other equally much of a step
         however each of them divides it.
     """
-    done: list[MicroStep] = []
+    done: list[MicroBatchResult] = []
     for part in parts:
         backward(part.loss / samples)
         done.append(part)

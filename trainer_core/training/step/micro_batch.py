@@ -28,7 +28,7 @@ Of clips with sound both are `[B, 1, N]` (`diffusion.streams`).
 
 
 @dataclass(frozen=True, slots=True)
-class MicroStep:
+class MicroBatchResult:
     """What one micro-batch gave.
 
     Attributes:
@@ -48,10 +48,10 @@ class MicroStep:
 
 
 def gathered(
-    parts: Sequence[MicroStep | Points], losses: Sequence[Tensor], errors: Sequence[Tensor]
-) -> MicroStep:
+    parts: Sequence[MicroBatchResult | Points], losses: Sequence[Tensor], errors: Sequence[Tensor]
+) -> MicroBatchResult:
     """What parts of a micro-batch gave together."""
-    return MicroStep(
+    return MicroBatchResult(
         functools.reduce(torch.add, losses),
         tuple(sigma for each in parts for sigma in each.sigmas),
         tuple(name for each in parts for name in each.names),
@@ -244,7 +244,7 @@ def _joined_masks(one: Points, other: Points) -> Tensor | None:
 
 
 @dataclass(frozen=True, slots=True)
-class StepMaker:
+class MicroBatchLoss:
     """Computes micro-batches. Steps count from 1, the micro-batches of a step from 0.
 
     Attributes:
@@ -290,7 +290,7 @@ class StepMaker:
     signs: int = 1
     begin: Callable[[int, int], None] = lambda step, micro: None
 
-    def __call__(self, step: int, micro: int) -> MicroStep:
+    def __call__(self, step: int, micro: int) -> MicroBatchResult:
         """Compute one micro-batch with gradients."""
         return self.compute(self.points(step, micro), step, micro)
 
@@ -298,7 +298,9 @@ class StepMaker:
         """What `prepare` makes of a micro-batch, where it is made ahead or now."""
         return (self.ahead or self.prepare)(step, micro)
 
-    def compute(self, points: Sequence[Points], step: int, micro: int, part: int = 0) -> MicroStep:
+    def compute(
+        self, points: Sequence[Points], step: int, micro: int, part: int = 0
+    ) -> MicroBatchResult:
         """Compute a micro-batch, or a part of it.
 
         Args:
@@ -429,14 +431,18 @@ def noisy_points(
 
 
 def read_numbers(
-    processes: Processes, parts: Sequence[MicroStep], norm: Tensor, samples: int, noises: int = 1
+    processes: Processes,
+    parts: Sequence[MicroBatchResult],
+    norm: Tensor,
+    samples: int,
+    times: int = 1,
 ) -> StepNumbers:
     """Read a step's numbers from the device: its only wait for it.
 
     Args:
         norm: Of the gradient, the same in every process.
         samples: Of the whole step, each as often as it is trained.
-        noises: How often each image is trained in the step (``training.noises_per_latent``).
+        times: How often each image is trained in the step: noises, times the signs of a slider.
     """
     places, errors = _by_place(parts)
     known = [float(place in places) for place in range(samples)]
@@ -455,7 +461,7 @@ def read_numbers(
     read_norm = next(read)
     each = zip(range(samples), known, sigmas, [next(read) for _ in range(samples)], strict=True)
     numbers = tuple(
-        SampleError(place // noises, sigma, error)
+        SampleError(place // times, sigma, error)
         for place, is_known, sigma, error in each
         if is_known
     )
@@ -465,7 +471,7 @@ def read_numbers(
     return StepNumbers(loss, read_norm, sigma_sum, numbers)
 
 
-def _by_place(parts: Sequence[MicroStep]) -> tuple[dict[int, float], dict[int, Tensor]]:
+def _by_place(parts: Sequence[MicroBatchResult]) -> tuple[dict[int, float], dict[int, Tensor]]:
     """Noise levels and errors of one process's samples by their places in the step."""
     sigmas: dict[int, float] = {}
     errors: dict[int, Tensor] = {}
@@ -481,7 +487,7 @@ def _by_place(parts: Sequence[MicroStep]) -> tuple[dict[int, float], dict[int, T
 
 
 def non_finite_error(
-    step: int, what: str, parts: Sequence[MicroStep], remedy: str, place: str = ""
+    step: int, what: str, parts: Sequence[MicroBatchResult], remedy: str, place: str = ""
 ) -> NonFiniteError:
     """Say where a run broke.
 

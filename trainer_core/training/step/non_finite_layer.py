@@ -13,14 +13,16 @@ from ...adapters import AttachedAdapter
 from ...device import is_out_of_memory, release_memory
 from ...tensors.rounding import all_finite
 from .gradients import forget_gradients
-from .micro_batch import MicroStep
+from .micro_batch import MicroBatchResult
 from .processes import Processes
 
 _KINDS = ("", "the weight", "the output", "the gradient")
 
 
 def broken_place(
-    adapter: AttachedAdapter, compute: Callable[[bool], list[MicroStep]], processes: Processes
+    adapter: AttachedAdapter,
+    compute: Callable[[bool], list[MicroBatchResult]],
+    processes: Processes,
 ) -> str:
     """Compute a broken step once more, and look where it breaks.
 
@@ -63,7 +65,7 @@ def broken_place(
 
 
 def _looked_for(
-    adapter: AttachedAdapter, compute: Callable[[bool], list[MicroStep]]
+    adapter: AttachedAdapter, compute: Callable[[bool], list[MicroBatchResult]]
 ) -> tuple[int, str, bool]:
     """What is not finite, as a place in `_KINDS`, in which layer, and whether the base is."""
     with _outputs_watched(adapter) as broken:

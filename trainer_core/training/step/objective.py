@@ -25,7 +25,7 @@ def make_loss(settings: LossSection) -> FlowLoss:
 
 
 def make_learned(settings: LossSection) -> LearnedWeight | None:
-    """What ``training.loss.weighting: learned`` learns, at its begin; None for any other."""
+    """The initial state of ``training.loss.weighting: learned``; None for any other."""
     return LearnedWeight() if settings.weighting == "learned" else None
 
 

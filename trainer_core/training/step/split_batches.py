@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from .micro_batch import MicroStep, Points, StepMaker
+from .micro_batch import MicroBatchLoss, MicroBatchResult, Points
 
 
 class SplitBatches:
@@ -22,12 +22,12 @@ class SplitBatches:
         enabled: Whether they may be divided at all.
     """
 
-    def __init__(self, maker: StepMaker, *, enabled: bool = True) -> None:
+    def __init__(self, maker: MicroBatchLoss, *, enabled: bool = True) -> None:
         self._maker, self._enabled = maker, enabled
         self._limit: int | None = None
         self._last: Sequence[Points] = ()
 
-    def __call__(self, step: int, micro: int) -> Iterator[MicroStep]:
+    def __call__(self, step: int, micro: int) -> Iterator[MicroBatchResult]:
         """Compute a micro-batch, each part when it is asked for.
 
         Yields:

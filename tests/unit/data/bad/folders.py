@@ -13,7 +13,7 @@ from trainer_core.config import DatasetSection, RunConfig
 from trainer_core.data.cache.cache_file import make_entry
 from trainer_core.data.cache.cached_dataset import CachedDataset
 from trainer_core.data.cache.cached_item import CachedItem
-from trainer_core.training.setup.run_batches import require_trained
+from trainer_core.training.setup.step_inputs import require_trained
 from trainer_core.types import Bucket
 
 

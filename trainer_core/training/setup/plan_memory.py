@@ -16,8 +16,8 @@ from ...offload.choose_plan import (
     PlanChoice,
     SizesOf,
     choose_plan,
+    guessed_step_sizes,
     unplanned,
-    weights_and,
 )
 from ...offload.empty_base import EmptyBase, empty_base
 from ...offload.machine import Machine, machine_budget
@@ -63,7 +63,7 @@ class PlannedRun:
     pace: StepPace | None = None
 
 
-def plan_run(
+def plan_memory(
     config: RunConfig,
     data: Prepared,
     precision: str,
@@ -188,9 +188,9 @@ def choose_step_plan(
     tokens = inputs.text + latents // base.family.latents.patch**2
     flops = 6 * base.parameters * tokens * samples
     try:
-        return choose(weights_and(adapter + budget.device_free // _CAUTION, flops, passes))
+        return choose(guessed_step_sizes(adapter + budget.device_free // _CAUTION, flops, passes))
     except RunError:
-        return choose(weights_and(adapter, flops, passes))
+        return choose(guessed_step_sizes(adapter, flops, passes))
 
 
 def plan_rows(choice: PlanChoice) -> Iterable[PlanRow]:

@@ -13,7 +13,7 @@ from trainer_core.foreign_runs.conversion import (
     Source,
     Together,
 )
-from trainer_core.foreign_runs.key_tables import FOLDER, read_tables
+from trainer_core.foreign_runs.key_table_parser import FOLDER, read_tables
 from trainer_core.foreign_runs.value_readers import ABSENT, text, whole
 
 TEXT = """# Source: nowhere.
@@ -41,7 +41,7 @@ o -> output.name text
 
 
 def test_each_form_of_a_line_is_the_row_that_it_says(tmp_path, monkeypatch):
-    monkeypatch.setattr("trainer_core.foreign_runs.key_tables.FOLDER", tmp_path)
+    monkeypatch.setattr("trainer_core.foreign_runs.key_table_parser.FOLDER", tmp_path)
     (tmp_path / "p.txt").write_text(TEXT.replace("k =  one", "k = one"), encoding="utf-8")
     tables = read_tables("p")
     row = tables[""].row
@@ -73,7 +73,7 @@ def test_each_form_of_a_line_is_the_row_that_it_says(tmp_path, monkeypatch):
 
 
 def test_a_row_holds_where_its_conditions_do_and_its_keys_are_else_off(tmp_path, monkeypatch):
-    monkeypatch.setattr("trainer_core.foreign_runs.key_tables.FOLDER", tmp_path)
+    monkeypatch.setattr("trainer_core.foreign_runs.key_table_parser.FOLDER", tmp_path)
     (tmp_path / "p.txt").write_text(TEXT.replace("k =  one", "k = one"), encoding="utf-8")
     to = Conversion()
     values = {"k": "TWO", "quantize": "no", "s": {"l": 4, "m": 5, "q": 1, "n": True}}

@@ -13,7 +13,7 @@ EVERY = ["ltxav", "ltxav with sound", "ltxav_23 with sound", "minimax_h3 with so
 
 
 def run(comfy_host, folder, names):
-    return comfy_host.results("borrowed_model_process.py", folder, *names)
+    return comfy_host.results("trainable_model_process.py", folder, *names)
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from tests.fixtures.thread_processes import together
 from trainer_core.errors import RunError
 from trainer_core.offload.possible_plans import Budget
 from trainer_core.training.memory.memory_estimate import check_memory
-from trainer_core.training.setup.plan_run import agreed_budget
+from trainer_core.training.setup.plan_memory import agreed_budget
 from trainer_core.training.step.processes import SingleProcess
 
 GIB = 1 << 30

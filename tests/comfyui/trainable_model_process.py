@@ -110,7 +110,7 @@ def adapted(denoiser, sampled):
 
 def borrowed(sampled, checkpointing=""):
     """The same through the borrowed MODEL."""
-    with part("nodes.host.borrowed_model").borrowed_denoiser(sampled.model, sampled.lists) as held:
+    with part("nodes.host.trainable_model").borrowed_denoiser(sampled.model, sampled.lists) as held:
         enable = part("nodes.host.checkpointed_forward").enable_checkpointing
         if checkpointing == "torch":
             enable(held.denoiser, sampled.lists)
@@ -220,7 +220,7 @@ class Cancelled(BaseException):
 
 def ways_out(name):
     """Every way to leave a run, with and without a LoRA on the MODEL."""
-    borrow = part("nodes.host.borrowed_model").borrowed_denoiser
+    borrow = part("nodes.host.trainable_model").borrowed_denoiser
     sampled, found = Sampled(name), {}
     plain = sampled.model
     patched = plain.clone()
@@ -268,7 +268,7 @@ def refusals():
     from tiny_models.denoisers import tiny_model
 
     errors = part("trainer_core.errors")
-    borrow = part("nodes.host.borrowed_model").borrowed_denoiser
+    borrow = part("nodes.host.trainable_model").borrowed_denoiser
     plain, found = tiny_model("flux"), []
     injected, several = plain.clone(), plain.clone()
     injected.set_injections("bypass", [object()])
@@ -289,7 +289,7 @@ def raw_output():
     sampled = Sampled("flux")
     model = advanced.ModelSamplingFlux().patch(sampled.model, 1.2, 0.4, 64, 64)[0]
     own = model.get_model_object("model_sampling")
-    borrow = part("nodes.host.borrowed_model").borrowed_denoiser
+    borrow = part("nodes.host.trainable_model").borrowed_denoiser
     with borrow(model, sampled.lists) as lent:
         x, output = torch.randn(1, 16, 8, 8), torch.randn(1, 16, 8, 8)
         raw = lent.model.model_sampling
@@ -313,7 +313,7 @@ def preferred_attention():
     kinds = [SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION, SDPBackend.MATH]
     comfy.ops.SDPA_BACKEND_PRIORITY = kinds
     found = [[each.name for each in kinds]]
-    with part("nodes.host.borrowed_model").borrowed_denoiser(sampled.model, sampled.lists):
+    with part("nodes.host.trainable_model").borrowed_denoiser(sampled.model, sampled.lists):
         found.append([each.name for each in comfy.ops.SDPA_BACKEND_PRIORITY])
     found.append([each.name for each in comfy.ops.SDPA_BACKEND_PRIORITY])
     del comfy.ops.SDPA_BACKEND_PRIORITY

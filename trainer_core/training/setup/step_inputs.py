@@ -20,7 +20,7 @@ from ..objectives.preservation_twins import BaseAnswers, Twins
 from ..objectives.slider import SliderAnswers
 from ..objectives.validation import FixedSamples, Measuring, hold_out, trained_alike
 from ..step.batch_sizes import batch_sizes
-from ..step.micro_batch import StepMaker
+from ..step.micro_batch import MicroBatchLoss
 from ..step.objective import (
     at_noise,
     make_loss,
@@ -68,12 +68,12 @@ def batch_plan(run: Loaded) -> BatchPlan:
     )
 
 
-def step_maker(
+def micro_batch_loss(
     run: Loaded,
     plan: BatchPlan,
     part: tuple[int, int],
     passes: Callable[[int], int] = lambda own: own,
-) -> StepMaker:
+) -> MicroBatchLoss:
     """What computes a run's micro-batches.
 
     Args:
@@ -103,7 +103,7 @@ def step_maker(
         mask=config.dataset.mask,
         sound_weight=loss.sound,
     )
-    return StepMaker(
+    return MicroBatchLoss(
         load=with_noises(load, times),
         load_preserved=load_preserved,
         predict=functools.partial(
@@ -124,8 +124,8 @@ def step_maker(
     )
 
 
-def base_answers(run: Loaded, maker: StepMaker) -> StepMaker:
-    """The same micro-batches, of which the base says what it is held to where it is to be asked."""
+def base_answers(run: Loaded, maker: MicroBatchLoss) -> MicroBatchLoss:
+    """The same; where preservation or a slider needs it, the base computes the targets."""
     processes, slider = run.processes, run.config.dataset.slider
     if slider.is_on:
         answers = SliderAnswers(

@@ -18,7 +18,7 @@ PACKED = 3
 VAGUE_NAMES = {"told", "said", "given", "asked", "begun", "seen", "these"}
 VAGUE_NAMES_LEFT = 2
 """Values of the product that are still called so; the number may only fall."""
-TEST_LINES = 75_300
+TEST_LINES = 75_000
 """Of all Python in `tests`: who adds a case that another one shows takes one away."""
 _NO_CONCEPT = {"utils", "util", "helpers", "helper", "common", "misc"}
 

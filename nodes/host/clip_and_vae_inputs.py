@@ -26,8 +26,6 @@ _DEEPEST = 6
 _PLAIN = bool | int | float | str
 ATTENTION = "optimized_attention_override"
 """ComfyUI's name of what a node computes attention with."""
-_INSIDE, _COMPILED = ("transformer_options",), {"torch.compile", "torch_compile_kwargs"}
-"""ComfyUI's names of what is inside of a model, and of the two that TorchCompileModel adds."""
 
 
 class Clip(Protocol):
@@ -90,37 +88,6 @@ def require_plain(patcher: Any, socket: str) -> None:
         )
 
 
-def require_trainable(model: Any) -> None:
-    """Refuse a MODEL whose effect is not in its weights, its blocks' patches and its objects.
-
-    Raises:
-        InputError: For hooks, a LoRA in bypass mode or another injection, several devices, or what
-            a sampler puts around the model: it would show in what is sampled and not in what is
-            trained.
-    """
-    require_plain(model, "MODEL")
-    several = getattr(model, "is_multigpu_base_clone", False)
-    if several or model.get_additional_models_with_key("multigpu"):
-        raise InputError(
-            "a MODEL that is spread over several GPUs at the MODEL input",
-            "a MODEL on one device",
-            "Connect the MODEL from before the node that spreads it.",
-        )
-    around = [(name, held) for name, held in model.model_options.items() if name not in _INSIDE]
-    around += [pair for held in model.wrappers.values() for pair in held.items() if pair[1]]
-    # Compiled modules are another form of the same model, and are not used here.
-    found = sorted({_named(*each) for each in around if each[0] not in _COMPILED})
-    if found:
-        # A node that only says to predict twice has put something inside, too.
-        flags = all(isinstance(held, bool) for _, held in around)
-        found += sorted(set(patches_of(model))) if flags else []
-        raise InputError(
-            f"a MODEL at the MODEL input with something around it: {', '.join(found)}",
-            "a MODEL whose own prediction is sampled",
-            "Connect the MODEL from before that node; put the node behind Load LoRA for KSampler.",
-        )
-
-
 def made_by(value: Any) -> str:
     """Where a function or an object of a node is from, such as ``nodes_flux.KV_Attn_Input``."""
     kind = value if hasattr(value, "__qualname__") else type(value)
@@ -129,7 +96,7 @@ def made_by(value: Any) -> str:
     return f"{module}.{kind.__qualname__}"
 
 
-def _named(name: Any, held: Any) -> str:
+def named_patch(name: Any, held: Any) -> str:
     """An option or wrapper of a MODEL with the functions in it."""
     functions = held if isinstance(held, list) else [held]
     where = ", ".join(made_by(each) for each in functions if not isinstance(each, _PLAIN))
@@ -146,7 +113,7 @@ def patches_of(patcher: Any) -> Iterator[str]:
     places += list(patcher.object_patches.items())
     for name, each in places:
         if each is not None and name != "model_sampling":
-            yield _named(name, each)
+            yield named_patch(name, each)
 
 
 def weights_fingerprint(model: Any, patcher: Any, unused: Collection[str] = ()) -> str:

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 from ...trainer_core.errors import BaseModelError
 from ...trainer_core.families.base_names import distilled_word, is_turned_round
 from . import comfy_host, reference_images
-from .clip_and_vae_inputs import options_fingerprint, require_trainable, weights_fingerprint
+from .clip_and_vae_inputs import options_fingerprint, weights_fingerprint
 from .control_clips import control_rule
 from .model_encoders import LatentSpace
+from .refused_models import REFUSED_CLASSES, require_trainable
 from .start_frames import start_frames
 
 if TYPE_CHECKING:
@@ -72,46 +73,6 @@ _READ_RATE = frozenset({"LTXV", "LTXAV"})
 _CAST = "manual_cast_dtype"
 """ComfyUI's name of what a model computes in where its weights are kept in something else."""
 _GUIDED = ("guidance_in.", "guidance_embed")
-_NO_IMAGES: Mapping[str, str] = {
-    "TripoSplat": "makes 3D objects",
-    "Trellis2": "makes 3D objects",
-    "Hunyuan3Dv2": "makes 3D objects",
-    "Hunyuan3Dv2_1": "makes 3D objects",
-    "StableCascade_B": "is a stage of a cascade",
-    "StableCascade_C": "is a stage of a cascade",
-    "SD_X4Upscaler": "enlarges images",
-    "SeedVR2": "enlarges videos",
-    "HunyuanVideo15_SR_Distilled": "enlarges videos",
-    "HunyuanImage21Refiner": "refines images of another model",
-    "PiD": "decodes latents of another model",
-    "RT_DETR_v4": "finds objects",
-    "SAM3": "finds objects",
-    "SAM31": "finds objects",
-    "DepthAnything3": "measures depth",
-    "Lotus": "measures depth",
-    "WAN21_FlowRVS": "finds objects",
-    "Stable_Zero123": "turns views and reads no text",
-    "SV3D_u": "turns views and reads no text",
-    "SV3D_p": "turns views and reads no text",
-    "SVD_img2vid": "moves an image and reads no text",
-    "HunyuanVideoI2V": "reads its texts together with the image that a clip begins with",
-    "HunyuanVideoSkyreelsI2V": "begins with an image that no node of its own gives it",
-    "CosmosI2V": "begins with an image and is sampled as EDM",
-    **dict.fromkeys(
-        (
-            *("WAN21_Camera", "WAN21_HuMo", "WAN21_SCAIL", "WAN21_SCAIL2"),
-            *("WAN21_CausalAR", "WAN22_S2V", "WAN22_Animate", "WAN_Animate2", "WAN22_WanDancer"),
-            *("SD15_instructpix2pix", "SDXL_instructpix2pix", "FluxInpaint"),
-            *("SD21UnclipL", "SD21UnclipH"),
-        ),
-        "is given more than a text",
-    ),
-}
-"""ComfyUI's classes of models that generate no images from text, to what they do.
-
-Source: ComfyUI 0.33, ``comfy/model_base.py`` and ``comfy/supported_models.py``.
-"""
-
 _CHOOSE = "Choose a model that generates images or clips from text."
 
 
@@ -131,7 +92,7 @@ class GraphModel:
     def __post_init__(self) -> None:
         """Refuse what cannot be trained."""
         require_trainable(self.patcher)
-        self._require_images()
+        self._require_trainable_kind()
         _ = self.parameterization
 
     @property
@@ -371,11 +332,11 @@ class GraphModel:
         )
         return "bf16" if fits or own == torch.bfloat16 else "fp32"
 
-    def _require_images(self) -> None:
+    def _require_trainable_kind(self) -> None:
         config = getattr(self.model, "model_config", None)
         for each in (self.kind, self.config):
-            if each in _NO_IMAGES:
-                raise self._refused(_NO_IMAGES[each])
+            if each in REFUSED_CLASSES:
+                raise self._refused(REFUSED_CLASSES[each])
         if "audio_model" in (getattr(config, "unet_config", None) or {}):
             raise self._refused("makes sound")
         if not hasattr(self.model, "diffusion_model"):

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from . import comfy_engine
-from .clip_and_vae_inputs import require_trainable
 from .frozen_modules import frozen_modules
+from .refused_models import require_trainable
 from .unchanged_inputs import unchanged_inputs
 
 _SAMPLING, _ORIGINAL = "model_sampling", "_orig_mod"

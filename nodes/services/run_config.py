@@ -1,4 +1,4 @@
-"""What nodes say becomes the run file that is trained."""
+"""Merges the values of nodes into a run file; `setting_inputs` gives each input its path."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Steps that are not finite are left out, and lead back; a kill in between changes no bit."""
+"""Steps that are not finite are skipped, and lead back; a kill in between changes no bit."""
 
 import math
 import re
@@ -71,7 +71,7 @@ def test_a_run_that_breaks_goes_back_and_on_with_a_lower_rate(whole):
     rates = [n * 1e-3 * (1.0 if n <= to else 0.01) for n in range(1, LAST + 1)]
     assert [line["learning_rate"] for line in lines] == pytest.approx(rates)
     said = observer.said()
-    assert sum("is left out" in each for each in said) == 1
+    assert sum("is skipped" in each for each in said) == 1
     (back,) = [each for each in said if "goes back" in each]
     assert back.startswith(f"Step {step} is not finite. The run goes back to the checkpoint of")
     assert "with 0.01 of the learning rate (return 1 of 1)" in back

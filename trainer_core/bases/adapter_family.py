@@ -40,8 +40,8 @@ from .header_layers import fitting, header_hint, layer_inputs, nearest, own_fami
 if TYPE_CHECKING:
     from ..families.family import Family
     from ..families.published_sizes import PublishedSizes, Size
+    from .adapters_of_other_models import Architecture
     from .base_weights import BaseWeights
-    from .foreign_models import Architecture
 
 
 def adapter_family(path: Source, wanted: str | None = None, *, any_size: bool = False) -> Family:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from ..adapter_files.names.key_layouts import PATCH_ENDINGS, TEXT_PART
 from ..adapter_files.names.layer_match import match_layer
 from ..families.registry import FAMILIES
+from .adapters_of_other_models import ARCHITECTURES, Architecture
 from .base_weights import known_sizes
-from .foreign_models import ARCHITECTURES, Architecture
 
 if TYPE_CHECKING:
     from ..families.family import Family

@@ -1,4 +1,7 @@
-"""`FrozenLinear`: a Linear that nobody trains, and of which autograd keeps nothing."""
+"""`FrozenLinear`: a Linear that nobody trains, and of which autograd keeps nothing.
+
+Packed weights are unpacked by `quantized_linear`.
+"""
 
 from __future__ import annotations
 

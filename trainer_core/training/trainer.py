@@ -36,7 +36,7 @@ from .optimizers import make_optimizer, set_learning_rate, update
 from .recorder import Recorder
 from .step.gradients import clip_gradients, forget_gradients, forward_and_backward
 from .step.learning_rate import make_schedule
-from .step.micro_batch import MicroBatchResult, SampleError, non_finite_error, read_numbers
+from .step.micro_batch import MicroBatchResult, SampleLoss, non_finite_error, read_numbers
 from .step.non_finite_layer import broken_place
 from .step.processes import Processes
 from .step.step_clock import StepClock
@@ -165,7 +165,7 @@ class Trainer:
             return "cancelled"
         return "done" if stop else None
 
-    def train_step(self, step: int) -> tuple[StepResult, Sequence[SampleError], RunRequests]:
+    def train_step(self, step: int) -> tuple[StepResult, Sequence[SampleLoss], RunRequests]:
         """Compute the gradients of a step, clip them and update the weights.
 
         A step whose loss or gradient is not finite is skipped: it changes no weight.
@@ -244,13 +244,13 @@ class Trainer:
         return self.training.optimizer.learning_rate * self.schedule(step) * share
 
     def validate(self, step: int, *, is_last: bool = False) -> Measured:
-        """Compute the loss on held-out images where it is due.
+        """Where it is due, compute and record the loss on held-out images, and update the best.
 
         Args:
             is_last: Whether the run ends with this step, after which validation is always due.
 
         Returns:
-            The losses; None where validation is not due.
+            What was measured, without losses where validation is not due.
         """
         every = self.config.dataset.validation.every
         if self.validation is None or (step % every and not is_last):
@@ -275,7 +275,7 @@ class Trainer:
         return hopeless or self.state.best.stop_due(self.training.early_stop)
 
     def save_checkpoint(self, step: int) -> None:
-        """Save the state after a step.
+        """Save the state after a step. Where the disk is full, `requests` asks for it again.
 
         Raises:
             RestoreError: When a weight is not finite.
@@ -289,7 +289,7 @@ class Trainer:
             found = error
         # Only the first process checks the weights.
         if self._any(found is not None):
-            remedy = self._restore_or_end(step + 1, first=step + 1)
+            remedy = self._restore_or_save_last(step + 1, first_bad_step=step + 1)
             if found is None:
                 place = f"the first process found what is not finite at step {step}"
                 raise NonFiniteError(place, "finite weights and optimizer state", remedy)
@@ -316,7 +316,9 @@ class Trainer:
         state, config, restores = self.state, self.config, self.state.restores + 1
         checkpoint = self._initial_checkpoint
         if target or checkpoint is None:
-            assert self._checkpoint_folder is not None, "`_restore_or_end` has found the folder"
+            assert self._checkpoint_folder is not None, (
+                "`_restore_or_save_last` has found the folder"
+            )
             _, checkpoint = read_whole_checkpoint(
                 self._checkpoint_folder / f"{target:06d}", named=False
             )
@@ -336,7 +338,7 @@ class Trainer:
             self.observer.notify(CheckpointRestored(note, state.step))
             self.recorder.restart(replanned)
 
-    def _after_update(self, step: int, errors: Sequence[SampleError]) -> None:
+    def _after_update(self, step: int, errors: Sequence[SampleLoss]) -> None:
         """Update weight averages, norms, the learned weighting and the ledger after a step."""
         self.state.updated()
         self.clock.updated()
@@ -348,7 +350,7 @@ class Trainer:
             self.state.ledger.add(step, indices_by_place(self.plan.batches, step), errors)
 
     def _validate_and_record(
-        self, result: StepResult, errors: Sequence[SampleError], *, is_last: bool
+        self, result: StepResult, errors: Sequence[SampleLoss], *, is_last: bool
     ) -> Measured:
         """Validate after a step, then record the step, also when validation fails."""
         recorder, step = self.recorder, result.step
@@ -362,7 +364,7 @@ class Trainer:
         self.finish_step(measured.written_to(result), errors)
         return measured
 
-    def finish_step(self, result: StepResult, errors: Sequence[SampleError]) -> None:
+    def finish_step(self, result: StepResult, errors: Sequence[SampleLoss]) -> None:
         """Count a step as made, and record it with the errors of its samples."""
         self.state.step = result.step
         self.state.skipped = self.state.skipped + 1 if result.skipped else 0
@@ -399,23 +401,23 @@ class Trainer:
     ) -> None:
         """Skip a step that is not finite; after too many in a row, restore a checkpoint or end."""
         skips, in_a_row = self.training.recovery.skips, self.state.skipped + 1
-        first = step - in_a_row + 1
-        trained_nothing = first == 1 and step == self.steps
-        if in_a_row <= skips and not trained_nothing:
+        first_bad_step = step - in_a_row + 1
+        all_steps_skipped = first_bad_step == 1 and step == self.steps
+        if in_a_row <= skips and not all_steps_skipped:
             count = f"{in_a_row} in a row, {skips} at most"
             if self.recorder is not None:
-                line = f"Step {step} is left out: {what} is not finite ({count})."
+                line = f"Step {step} is skipped: {what} is not finite ({count})."
                 self.observer.notify(Warned(line))
             return
-        remedy = self._restore_or_end(step, first)
+        remedy = self._restore_or_save_last(step, first_bad_step)
         raise non_finite_error(step, what, micro_results, remedy, self._broken_place(step))
 
-    def _restore_or_end(self, step: int, first: int) -> str:
+    def _restore_or_save_last(self, step: int, first_bad_step: int) -> str:
         """Raise `RestoreError` where a checkpoint can be restored; else save the last state.
 
         Args:
             step: The step that is not finite.
-            first: The first of the steps in a row that are not finite.
+            first_bad_step: The first of the steps in a row that are not finite.
 
         Returns:
             The remedy of the error that ends the run.
@@ -424,24 +426,24 @@ class Trainer:
             RestoreError: With the checkpoint to restore.
         """
         if self.state.restores < self.training.recovery.returns:
-            target = self._newest_restorable(first)
+            target = self._newest_restorable(first_bad_step)
             if target is not None:
                 raise RestoreError(step, target)
         if self.recorder is None:
             return "See the message of the first process."
-        return self.recorder.save_before_failed_step(step, first)
+        return self.recorder.save_before_failed_step(step, first_bad_step)
 
-    def _newest_restorable(self, first: int) -> int | None:
+    def _newest_restorable(self, first_bad_step: int) -> int | None:
         """Step of the newest checkpoint that can be restored; 0 is the initial state.
 
         The first process looks for it, and the others add nothing to what it found. The state right
-        before step `first` is passed over, because it meets the same numbers again.
+        before step `first_bad_step` is passed over, because its next step is the one that failed.
         """
         found = [0.0, 0.0, 0.0]
         if self.recorder is not None:
             folder = self.recorder.folder
-            step = checkpoint_to_restore(folder.checkpoints, first)
-            if step is None and self._initial_checkpoint is not None and first > 1:
+            step = checkpoint_to_restore(folder.checkpoints, first_bad_step)
+            if step is None and self._initial_checkpoint is not None and first_bad_step > 1:
                 step = 0
             found = [float(step is not None), float(step or 0), float(version_number(folder.path))]
         is_found, step, version = map(int, self.processes.sum_numbers(found))
@@ -475,7 +477,7 @@ class Trainer:
             return broken_place(self.state.adapter, compute, self.processes)
 
     def _any(self, flag: bool) -> bool:
-        """Whether any process asks."""
+        """Whether the flag is set in any process."""
         return self.processes.sum_numbers([float(flag)])[0] > 0
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from trainer_core.errors import InputError
 from trainer_core.training.metrics.loss_ledger import LEDGER, Ledger, read_ledger
-from trainer_core.training.step.micro_batch import SampleError
+from trainer_core.training.step.micro_batch import SampleLoss
 
 NAMES = [f"{n}.png" for n in range(6)]
 
@@ -27,7 +27,7 @@ def drawn(seed, steps, size=2):
             usual(sigma) * off * (1.5 if indices[place] == 3 else 1.0)
             for place, (sigma, off) in enumerate(zip(sigmas, noise, strict=True))
         ]
-        yield step, indices, [SampleError(p, sigmas[p], errors[p]) for p in range(size)]
+        yield step, indices, [SampleLoss(p, sigmas[p], errors[p]) for p in range(size)]
 
 
 def filled(seed=0, steps=200):

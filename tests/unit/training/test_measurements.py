@@ -9,12 +9,12 @@ from trainer_core.config import AdapterConfig
 from trainer_core.training.metrics.adapter_norms import AdapterNorms
 from trainer_core.training.metrics.measurements import MEMORY_EVERY, Measurements
 from trainer_core.training.metrics.metrics_file import MetricsWriter, read_metrics
-from trainer_core.training.step.micro_batch import SampleError
+from trainer_core.training.step.micro_batch import SampleLoss
 from trainer_core.training.step.step_clock import StepClock
 from trainer_core.types import StepResult
 
 CPU = torch.device("cpu")
-ERRORS = [SampleError(0, 0.1, 1 / 3), SampleError(1, 0.12, 1.0), SampleError(2, 0.9, 2e-7 / 3)]
+ERRORS = [SampleLoss(0, 0.1, 1 / 3), SampleLoss(1, 0.12, 1.0), SampleLoss(2, 0.9, 2e-7 / 3)]
 
 
 def refuse(line):

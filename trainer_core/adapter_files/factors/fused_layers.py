@@ -1,4 +1,6 @@
-"""Layers that ComfyUI fuses, such as q, k and v to qkv: made of their parts, or left as they are.
+"""Makes layers that ComfyUI fuses, such as q, k and v to qkv, of their parts, or leaves them.
+
+Reading one as its parts is in `names.layer_match` and `names.row_slices`.
 
 With the parts' deltas one below the other, ``[D1; D2; ...]``:
 

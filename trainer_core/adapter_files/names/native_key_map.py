@@ -2,7 +2,7 @@
 
 ComfyUI reads such layers of any model by two spellings. What other programs read is another
 matter: they have a name of their own for each layer, and of these only those of Stable Diffusion's
-UNets and of models of videos are known without a family (`unet_names`, `video_names`).
+UNets and of models of videos are known without a family (`unet_names`, `video_model_names`).
 """
 
 from __future__ import annotations

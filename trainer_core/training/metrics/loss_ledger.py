@@ -21,7 +21,7 @@ from ...diffusion.noise_bands import band_of
 from ...errors import InputError
 from ...filesystem.storage import write_json
 from ...filesystem.text_files import read_object
-from ..step.micro_batch import SampleError
+from ..step.micro_batch import SampleLoss
 
 LEDGER = "ledger.json"
 """The file in a run's folder."""
@@ -66,7 +66,7 @@ class Ledger:
         # How many samples a band has seen, and their mean error of late.
         self._expected = torch.zeros(2, _BANDS, dtype=torch.float64)
 
-    def add(self, step: int, indices: Mapping[int, int], errors: Sequence[SampleError]) -> None:
+    def add(self, step: int, indices: Mapping[int, int], errors: Sequence[SampleLoss]) -> None:
         """Take what the samples of a step were off by.
 
         Args:

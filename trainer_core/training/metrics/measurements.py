@@ -10,7 +10,7 @@ import torch
 from ...device import memory_in_use
 from ...diffusion.noise_bands import band_means, counted_levels
 from ...types import StepResult
-from ..step.micro_batch import SampleError
+from ..step.micro_batch import SampleLoss
 from ..step.step_clock import StepClock
 from .adapter_norms import AdapterNorms
 
@@ -45,7 +45,7 @@ class Measurements:
         """Measure the adapter behind an update, where it is due."""
         self._sizes = self._norms.measure(step)
 
-    def complete(self, result: StepResult, errors: Sequence[SampleError]) -> StepResult:
+    def complete(self, result: StepResult, errors: Sequence[SampleLoss]) -> StepResult:
         """A step's result with all that was measured, in as many digits as mean something.
 
         Args:

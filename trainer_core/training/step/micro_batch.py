@@ -61,7 +61,7 @@ def gathered(
 
 
 @dataclass(frozen=True, slots=True)
-class SampleError:
+class SampleLoss:
     """What one sample of a step was off by, before any weight.
 
     Attributes:
@@ -89,7 +89,7 @@ class StepNumbers:
     loss: float
     norm: float
     sigma_sum: float
-    errors: tuple[SampleError, ...]
+    errors: tuple[SampleLoss, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -461,7 +461,7 @@ def read_numbers(
     read_norm = next(read)
     each = zip(range(samples), known, sigmas, [next(read) for _ in range(samples)], strict=True)
     numbers = tuple(
-        SampleError(place // times, sigma, error)
+        SampleLoss(place // times, sigma, error)
         for place, is_known, sigma, error in each
         if is_known
     )

@@ -5,10 +5,10 @@ import re
 
 import pytest
 from safetensors.torch import load_file, save_file
+from tests.fixtures.adapters_of_other_models import MODELS, attention, model_layers, write_lora
 from torch import ones
 
 from tests.fixtures.combinations import rarely
-from tests.fixtures.foreign_models import MODELS, attention, model_layers, write_lora
 from tests.fixtures.full_size import full_size_transformer
 from tests.fixtures.tables import table
 from trainer_core.adapter_files.names.video_model_names import VIDEO_MODELS

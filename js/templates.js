@@ -2,7 +2,7 @@
 /**
  * Shows the pack's templates in the order of their numbers.
  *
- * The server lists them as the file system happens to, which on most is not an order at all. Only a style
+ * The server lists them as the file system happens to, which on most is in no order at all. Only a style
  * is added, and it acts where no cards of others stand: search and ComfyUI's own lists stay as they are.
  */
 

@@ -168,8 +168,8 @@ def own_at_load(source: Source) -> Iterator[str]:
                 yield ".".join(part for part in (*stem, name) if part)
 
 
-def test_what_needs_torch_at_its_head_is_not_imported_at_load():
-    """Not by a node, nor by anything that is imported with one."""
+def imported_with_the_pack() -> list[Source]:
+    """Each node, and the pack's own modules that are imported with one."""
     known = {module_name(source.path): source for source in NODES}
     waiting = [name for name in known if name.startswith(("__init__", "definitions."))]
     reached: set[str] = set()
@@ -178,10 +178,42 @@ def test_what_needs_torch_at_its_head_is_not_imported_at_load():
         if name in known and name not in reached:
             reached.add(name)
             waiting += own_at_load(known[name])
-    paths = {known[name].path for name in reached}
+    return [known[name] for name in reached]
+
+
+def test_what_needs_torch_at_its_head_is_not_imported_at_load():
+    paths = {source.path for source in imported_with_the_pack()}
     assert {"nodes/__init__.py", "nodes/host/comfy_host.py"} <= paths
     assert paths & ENGINE == set()
     assert {source.path for source in NODES} > ENGINE
+
+
+def test_the_core_that_nodes_import_at_load_needs_no_torch():
+    core = {source.path: source for source in sources("trainer_core")}
+    waiting = imported_with_the_pack()
+    reached: dict[str, Source] = {}
+    while waiting:
+        source = waiting.pop()
+        for path in core_at_load(source):
+            if path in core and path not in reached:
+                reached[path] = core[path]
+                waiting.append(core[path])
+    assert "trainer_core/families/base_names.py" in reached
+    heavy = {
+        path: (HEAVY - {"yaml"}) & set(imports_at_load(each.tree)) for path, each in reached.items()
+    }
+    assert {path: found for path, found in heavy.items() if found} == {}
+
+
+def core_at_load(source: Source) -> Iterator[str]:
+    """Files of `trainer_core` that a file imports when it is imported itself."""
+    folder = PurePosixPath(source.path).parent.parts
+    for node in statements_at_load(source.tree):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            stem = (*folder[: len(folder) - node.level + 1], *(node.module or "").split("."))
+            for name in ("", *(alias.name for alias in node.names)):
+                place = "/".join(part for part in (*stem, name) if part)
+                yield from (f"{place}.py", f"{place}/__init__.py")
 
 
 @pytest.mark.parametrize(

@@ -167,8 +167,8 @@ def test_a_training_adapter_is_part_of_the_base_while_it_trains(planned):
         ("training adapter of a model", "turbo.safetensors, and a MODEL", "Disconnect model"),
         ("absent adapter", "absent.safetensors", ""),
         ("eyes beside a file", "clip_vision is connected, and the base is read", "the MODEL"),
-        ("sound beside a file", "other_expert is connected and audio_vae is", "Disconnect it"),
-        ("an expert beside a file", "expert is high noise, and the base", "expert on auto"),
+        ("sound beside a file", "other_expert is connected and audio_vae is", "Disconnect what"),
+        ("an expert beside a file", "expert is high noise, and the base", "expert to auto"),
     ],
 )
 def test_what_does_not_fit_is_told_in_three_parts(planned, case, found, remedy):

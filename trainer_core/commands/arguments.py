@@ -261,8 +261,10 @@ def numbers(own: Mapping[str, str], name: str, count: int) -> tuple[float, ...]:
     if len(values) != count or not all(math.isfinite(value) for value in values):
         raise InputError(
             f"{name}={text} for {count} adapter(s)",
-            "one number, or one for each adapter with commas between, such as 1,0.5",
-            f"Correct {name}.",
+            "one number, or one for each adapter with commas between, such as 1,0.5"
+            if count > 1
+            else "a number; 1 is the adapter as it was trained",
+            f"Correct {name}, or leave it out for 1.",
         )
     return values
 

@@ -13,6 +13,7 @@ import json
 import logging
 import math
 import os
+import shlex
 import shutil
 import sys
 import time
@@ -212,8 +213,8 @@ def result_text(result: RunResult) -> str:
     if result.status == "cancelled":
         lines.append(f"{'Next:':<9}the same command with resume=latest")
     elif result.adapters:
-        words = f"{result.folder / 'run.yaml'} adapter={result.adapters[0]} prompt=TEXT"
-        lines.append(f"{'Next:':<9}adapter-trainer sample {words}")
+        words = (str(result.folder / "run.yaml"), f"adapter={result.adapters[0]}", "prompt=TEXT")
+        lines.append(f"{'Next:':<9}adapter-trainer sample {shlex.join(words)}")
     return "\n".join(lines)
 
 

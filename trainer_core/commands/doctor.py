@@ -89,7 +89,7 @@ def run_report(config: RunConfig) -> tuple[dict[str, Any], list[str]]:
     from ..training.prepare.attach import attach_empty
     from ..training.prepare.finished_cache import require_variant
 
-    report: dict[str, Any] = {"family": config.family, "steps": _steps(config)}
+    report: dict[str, Any] = {"family": config.family, **_steps(config)}
     problems: list[str] = []
 
     def attempt(name: str, work: Callable[[], Any]) -> Any:
@@ -133,10 +133,11 @@ def run_report(config: RunConfig) -> tuple[dict[str, Any], list[str]]:
     return report, problems
 
 
-def _steps(config: RunConfig) -> int | None:
-    """How many steps; None where they follow from images, which are not counted yet."""
-    slider = config.dataset.slider.is_on
-    return run_length(resolved_length(config, 1)) if slider else config.training.steps
+def _steps(config: RunConfig) -> dict[str, int]:
+    """How many steps; empty where they follow from images, which are not counted yet."""
+    if config.dataset.slider.is_on:
+        return {"steps": run_length(resolved_length(config, 1))}
+    return {} if config.training.steps is None else {"steps": config.training.steps}
 
 
 def _folder_problems(config: RunConfig) -> list[str]:

@@ -16,7 +16,7 @@ _WEIGHT_SUFFIXES = (*FILE_SUFFIXES, ".ckpt", ".pt", ".pth", ".bin")
 DENOISERS = ("transformer", "transformer_2")
 """Sub-folders of a Diffusers folder that a ``base.path`` may name: some have two denoisers."""
 
-_HUB_ID = re.compile(rf"([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*?)(?:/({'|'.join(DENOISERS)}))?/?")
+_HUB_ID = re.compile(rf"([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*?)(?:/({'|'.join(DENOISERS)}))?")
 
 
 def names_hub(text: str) -> bool:

@@ -9,9 +9,10 @@ generation begins, one low noise.
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
-from ..weights.base_location import BaseLocation
-from ..weights.header import open_weights
+if TYPE_CHECKING:
+    from ..weights.base_location import BaseLocation
 
 _DISTILLED = re.compile(
     r"(?<![a-z])(schnell|lightning|turbo|hyper(?![-_ ]*(real|detail))|lightx2v|nunchaku|dmd|lcm"
@@ -57,6 +58,8 @@ def base_name(location: BaseLocation) -> str:
     if location.embedded:
         return ""
     if location.file is not None:
+        from ..weights.header import open_weights
+
         return open_weights(location.file).hints
     folder = location.folder
     # The hub's cache calls a folder by its commit, two folders below the model's name.

@@ -107,7 +107,7 @@ class _Header:
             block, size = GGUF_TYPES[code]
             if shape[-1] % block:
                 raise ValueError(
-                    f"rows of {shape[-1]} numbers in {name!r} are not blocks of {code}"
+                    f"rows of {shape[-1]} numbers in {name!r} are not whole blocks of {code}"
                 )
             start = begin + offset
             end = start + math.prod(shape) // block * size

@@ -243,7 +243,7 @@ def parts_of(plan: QuickPlan, connected: Connected) -> Parts:
     from ....trainer_core.config.run import nested
 
     if not plan.borrows:
-        _refuse_beside_file(plan.answers, connected)
+        _refuse_beside_file(plan, connected)
 
     sections = nested(plan.values)
     training, preview = sections.get("training", {}), sections.get("preview", {})
@@ -270,20 +270,23 @@ def parts_of(plan: QuickPlan, connected: Connected) -> Parts:
     )
 
 
-def _refuse_beside_file(answers: Answers, connected: Connected) -> None:
+def _refuse_beside_file(plan: QuickPlan, connected: Connected) -> None:
     sockets = {
         "other_expert": connected.other_expert,
         "clip_vision": connected.vision,
         "audio_vae": connected.audio,
     }
     found = [f"{name} is connected" for name, value in sockets.items() if value is not None]
-    found += [f"expert is {answers.expert}"] if answers.expert in {HIGH, LOW} else []
+    expert = plan.answers.expert
+    found += [f"expert is {expert}"] if expert in {HIGH, LOW} else []
     if found:
+        remedy = "Disconnect what is connected there, and set expert to auto."
+        if connected.model is None:
+            remedy += " Or connect the MODEL that it belongs to."
         raise InputError(
-            f"{' and '.join(found)}, and the base is read from its file ({answers.base})",
-            "these beside a MODEL of the graph alone, to which they belong",
-            "Disconnect it and leave expert on auto, or connect the MODEL that it belongs to to "
-            "model.",
+            f"{' and '.join(found)}, and the base is read from its file ({plan.answers.base})",
+            "these beside a MODEL that is trained as the graph has it",
+            remedy,
         )
 
 

@@ -133,7 +133,7 @@ def inexact():
     lengths = fused(slice_name, FLUX_LINEAR1[:3], "comfyui")
     lengths.tensors[f"{slice_name}.dora_scale"] = torch.ones(1, IN)
     return {
-        "10 rows are not multiples of 3": odd,
+        "rows, 10, is not a multiple of 3": odd,
         "inside a block of 12 rows": inside,
         "DoRA magnitude is that of the fused layer": lengths,
     }

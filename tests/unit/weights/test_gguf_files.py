@@ -126,7 +126,7 @@ HOSTILE = {
     "large": (file_of([listed("a", [1 << 62, 1 << 62], 0, 0)], 136), "lie from byte"),
     "far": (file_of([listed("a", [4, 32], 8, 1 << 62)], 136), "lie from byte"),
     "crooked": (file_of([listed("a", [4, 32], 8, 8)], 160), "lie from byte"),
-    "no blocks": (file_of([listed("a", [4, 33], 8, 0)], 160), "not blocks of Q8_0"),
+    "no blocks": (file_of([listed("a", [4, 33], 8, 0)], 160), "not whole blocks of Q8_0"),
     "unknown type": (file_of([listed("a", [4, 32], 99, 0)], 160), "stored as type 99"),
     "type not read": (file_of([listed("a", [4, 256], 23, 0)], 999), "stored as IQ4_XS"),
     "integers": (file_of([listed("a", [4, 256], 26, 0)], 9999), "stored as I32"),

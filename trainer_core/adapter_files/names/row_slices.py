@@ -79,7 +79,7 @@ class InexactSliceError(ValueError):
 def row_ranges(cut: RowSlice, count: int) -> list[Range]:
     """The rows that a cut takes of a layer; `InexactSliceError` for parts of rows."""
     if count % cut.total:
-        raise InexactSliceError(f"its {count} rows are not multiples of {cut.total}")
+        raise InexactSliceError(f"the number of rows, {count}, is not a multiple of {cut.total}")
     unit = count // cut.total
     return [(start * unit, stop * unit) for start, stop in cut.ranges]
 

@@ -154,7 +154,7 @@ _TABLE: tuple[FindingKind, ...] = (
         "Give each image equally many control images where you can; others never share a batch.",
     ),
     FindingKind(
-        *("control_shape", "warning", "has/have control images of another shape"),
+        *("control_shape", "warning", "has/have a control image/images of another shape"),
         "Export the control image at its target's shape, or set dataset.control_area.",
     ),
     FindingKind(
@@ -175,7 +175,7 @@ _TABLE: tuple[FindingKind, ...] = (
     ),
     FindingKind(
         *("brackets_weigh", "warning"),
-        "has/have round brackets in its/their caption/captions that a CLIP reads as weights",
+        "has/have round brackets in its/their caption/captions that a CLIP may read as weights",
         r"Write \( and \), or set dataset.captions.escape_brackets: true, where they are letters.",
     ),
     FindingKind(

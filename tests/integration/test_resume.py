@@ -7,6 +7,7 @@ import torch
 import yaml
 from everything import everything, masked_images
 from runs import (
+    NEEDS_COMPILER,
     CancelAfter,
     assert_equal_runs,
     assert_resumes,
@@ -30,6 +31,11 @@ from trainer_core.training.optimizers import OPTIMIZERS
 
 RUNS = table(__file__, "resumed runs")
 """An optimizer to what else its run has on, None for everything."""
+COMPILED = ("adamw4bit", "adamw_fp8")
+CASES = [
+    *some([name for name in RUNS if name not in COMPILED], "adamw"),
+    *(pytest.param(name, marks=[pytest.mark.exhaustive, NEEDS_COMPILER]) for name in COMPILED),
+]
 
 
 def test_every_optimizer_is_in_the_table():
@@ -37,7 +43,7 @@ def test_every_optimizer_is_in_the_table():
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", some(RUNS, "adamw"))
+@pytest.mark.parametrize("name", CASES)
 def test_resumed_run_equals_the_uninterrupted_one_bit_for_bit(tmp_path, cache, name):
     pytest.importorskip(OPTIMIZERS[name].package or "torch")
     own = RUNS[name]

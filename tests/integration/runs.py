@@ -2,13 +2,11 @@
 
 import dataclasses
 import json
-import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 from PIL import Image
 from safetensors.torch import load_file
@@ -18,15 +16,9 @@ from trainer_core.config import RunConfig
 from trainer_core.demo.run import dataset_folder
 from trainer_core.training import train
 from trainer_core.training.observer import Noted, RunRequests, StepDone, Warned
-from trainer_core.training.step.compiled_blocks import missing_compiler
 
 NOISY_FIELDS = {"step_seconds", "time", "times", "memory"}
 PREVIEW = {"every": 2, "prompts": ["a red star on blue"], "width": 64, "height": 64, "steps": 1}
-NEEDS_COMPILER = pytest.mark.skipif(
-    missing_compiler(torch.device("cpu")) is not None
-    or os.environ.get("ATEN_CPU_CAPABILITY") == "default",
-    reason="no C++ compiler, or torch leaves out the header of its vectors (ATEN_CPU_CAPABILITY)",
-)
 
 
 def run_config(folder: Path, cache: Path, /, **overrides: Any) -> RunConfig:

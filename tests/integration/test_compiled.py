@@ -1,8 +1,9 @@
 """A run whose blocks are compiled: the losses of one whose blocks are not, or that run itself."""
 
 import pytest
-from runs import NEEDS_COMPILER, PREVIEW, CancelAfter, assert_equal_runs, metrics, run_config
+from runs import PREVIEW, CancelAfter, assert_equal_runs, metrics, run_config
 
+from tests.fixtures.compiler import NEEDS_COMPILER
 from trainer_core.training import train
 
 ADAPTER = {"kind": "lora", "dropout": 0.0}

@@ -7,7 +7,6 @@ import torch
 import yaml
 from everything import everything, masked_images
 from runs import (
-    NEEDS_COMPILER,
     CancelAfter,
     assert_equal_runs,
     assert_resumes,
@@ -19,6 +18,7 @@ from runs import (
 )
 
 from tests.fixtures.combinations import some
+from tests.fixtures.compiler import COMPILED, NEEDS_COMPILER
 from tests.fixtures.tables import table
 from trainer_core.bases.locate import locate_base
 from trainer_core.config import BaseSection
@@ -31,7 +31,6 @@ from trainer_core.training.optimizers import OPTIMIZERS
 
 RUNS = table(__file__, "resumed runs")
 """An optimizer to what else its run has on, None for everything."""
-COMPILED = ("adamw4bit", "adamw_fp8")
 CASES = [
     *some([name for name in RUNS if name not in COMPILED], "adamw"),
     *(pytest.param(name, marks=[pytest.mark.exhaustive, NEEDS_COMPILER]) for name in COMPILED),

@@ -1,8 +1,9 @@
 """Runs whose tokens are routed, with everything that keeps or computes blocks in another way."""
 
 import pytest
-from runs import NEEDS_COMPILER, CancelAfter, assert_equal_runs, merge, metrics, run_config
+from runs import CancelAfter, assert_equal_runs, merge, metrics, run_config
 
+from tests.fixtures.compiler import NEEDS_COMPILER
 from trainer_core.training import train
 
 ROUTED = {

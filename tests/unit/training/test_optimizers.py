@@ -6,6 +6,7 @@ from typing import get_args
 import pytest
 import torch
 
+from tests.fixtures.compiler import COMPILED, NEEDS_COMPILER
 from trainer_core.adapters.parameter_groups import ParameterGroup
 from trainer_core.config import OptimizerSection
 from trainer_core.config.optimizer import AVERAGES_ITSELF, OptimizerName
@@ -22,11 +23,8 @@ from trainer_core.training.optimizers import (
 )
 from trainer_core.training.optimizers.stored_state import NUMBERS
 
-COMPILED = {"adamw4bit", "adamw_fp8"}
-"""Updates that torch compiles for each shape, for many seconds."""
-
 EVERY = [
-    pytest.param(name, marks=[pytest.mark.exhaustive] if name in COMPILED else [])
+    pytest.param(name, marks=[pytest.mark.exhaustive, NEEDS_COMPILER] if name in COMPILED else ())
     for name in get_args(OptimizerName)
 ]
 SHAPES = ((64, 80), (80, 64), (8, 4, 3, 3), (70,))

@@ -55,7 +55,7 @@ class Stopwatch(SilentObserver):
     def save(self, step: int) -> None:
         """Nothing is kept."""
 
-    def broken(self, step: int, first: int) -> str:
+    def save_before_failed_step(self, step: int, first: int) -> str:
         """Nothing is kept."""
         del first
         return f"Step {step} is not a measurement."

@@ -109,7 +109,7 @@ def test_a_gguf_file_is_listed_and_its_fault_is_told(server):
     source = "diffusion_models/below/odd.GGUF"
     assert source in json.dumps(server.get("/object_info/AdapterTrainerBase"))
     nodes = graph("base", base={"source": source})
-    assert "no GGUF file" in refused_at_once(server, nodes, BASE)
+    assert "not a readable GGUF file" in refused_at_once(server, nodes, BASE)
 
 
 def test_names_that_lead_out_are_refused(server, finished):

@@ -81,7 +81,7 @@ def test_ram_that_is_not_pinned_is_said_once_and_changes_no_number(tmp_path, cac
         pageable, said = run(tmp_path / "pageable", cache, "cuda", master="auto")
         assert not pin(torch.ones(3), torch.device("cuda")).is_pinned()
     (line,) = set(said) - set(before)
-    assert line.startswith("The system does not pin more RAM (")
+    assert line.startswith("The system refuses to pin more RAM (")
     assert said.count(line) == 1
     assert pageable.losses == pinned.losses
     assert "CUDA error: out of memory" in refused_pins

@@ -145,16 +145,19 @@ def _over_plain(
 ) -> str:
     """The mean of the products of a run over those of the plain one with the same images.
 
-    A run that did not get there took more than it had, so that the mean is a bound, if it is one.
+    A run that did not get there took more steps than it had: the mean is a bound then, or nothing
+    where such runs are on both sides.
     """
     pairs = [(row, plain[_example(row)]) for row in rows]
     steps = [tuple(each["reached"] or _length(each) for each in pair) for pair in pairs]
+    mean = f"{geometric_mean(own / other for own, other in steps) * step_ratio:.2f}"
+    if rows[0]["way"] == PLAIN:
+        return mean
     above = any(own["reached"] is None for own, _ in pairs)
     below = any(other["reached"] is None for _, other in pairs)
-    mean = geometric_mean(own / other for own, other in steps) * step_ratio
-    if rows[0]["way"] == PLAIN or above == below:
-        return "-" if above and rows[0]["way"] != PLAIN else f"{mean:.2f}"
-    return f"> {mean:.2f}" if above else f"< {mean:.2f}"
+    if above and below:
+        return "-"
+    return f"> {mean}" if above else f"< {mean}" if below else mean
 
 
 def _length(row: Row) -> int:

@@ -79,10 +79,8 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 """Settings that differ from the preset's. Routing refuses preserved samples."""
 
-_LORA_ONLY = {PLAIN} | {
-    way for way in WAYS if way.endswith(("seventh preserved", "thirteenth preserved"))
-}
-"""Diffusers' own loop is PEFT's LoRA; of shares one kind is asked."""
+_LORA_ONLY = {PLAIN, SEVENTH, THIRTEENTH}
+"""Diffusers' own loop is PEFT's LoRA; shares are compared with one kind."""
 
 _FIRST_SEED_ONLY = {way for way in WAYS if "training.routing.share" in WAYS[way]}
 """No routed run was right in time with the first seed."""

@@ -154,7 +154,7 @@ mutations: $(READY)
 	$(BIN)/python -m tests.mutations.run
 
 lint: $(READY)
-	$(BIN)/ruff check .
+	$(BIN)/ruff check --no-cache .
 	$(BIN)/ruff format --check .
 
 # pyright runs on node; without one it would have to download it.

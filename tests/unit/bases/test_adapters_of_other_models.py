@@ -5,9 +5,9 @@ import re
 
 import pytest
 from safetensors.torch import load_file, save_file
-from tests.fixtures.adapters_of_other_models import MODELS, attention, model_layers, write_lora
 from torch import ones
 
+from tests.fixtures.adapters_of_other_models import MODELS, attention, model_layers, write_lora
 from tests.fixtures.combinations import rarely
 from tests.fixtures.full_size import full_size_transformer
 from tests.fixtures.tables import table

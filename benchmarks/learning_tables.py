@@ -161,11 +161,11 @@ def _over_plain(
 
 
 def _length(row: Row) -> int:
-    return max(map(int, row["loss"]))
+    return row.get("steps", max(map(int, row["loss"])))
 
 
 def _last_loss(row: Row) -> float:
-    return row["loss"][str(_length(row))]
+    return row["loss"][max(row["loss"], key=int)]
 
 
 def _in_order(place: tuple[str, str]) -> tuple[str, int]:

@@ -36,6 +36,9 @@ CONCEPTS, SEEDS = SHAPES[1:], (61, 62, 63)
 """Without the arrow, of which no run got 80 % in as few steps."""
 
 STEPS, EVERY, LOSS_EVERY = 96, 3, 12
+PLAIN_STEPS = 192
+"""Of the plain loop, which is the slower one: what it needs is known, not only that it is more."""
+
 _FEW = (2, 6)
 """Products are counted between these steps."""
 
@@ -123,7 +126,8 @@ def measure(way: str, kind: str, concept: str, seed: int, folder: Path) -> dict[
     images = folder / f"{concept}-{seed}"
     asked = prepare(concept, seed, images)
     with tempfile.TemporaryDirectory(dir=folder) as place:
-        config = _config(way, kind, concept, seed, images, Path(place), STEPS)
+        length = PLAIN_STEPS if way == PLAIN else STEPS
+        config = _config(way, kind, concept, seed, images, Path(place), length)
         adapters = _train(config, way == PLAIN, Path(place))
         with open_pipeline(config, has_controls=False) as pipeline:
             row = _reached(pipeline, config, adapters, asked)
@@ -133,7 +137,7 @@ def measure(way: str, kind: str, concept: str, seed: int, folder: Path) -> dict[
                 attached = pipeline.put_on(adapters[step])
                 losses[step] = round(fixed_loss(pipeline, shown), 5)
                 attached.detach()
-    names = {"way": way, "kind": kind, "concept": concept, "seed": seed}
+    names = {"way": way, "kind": kind, "concept": concept, "seed": seed, "steps": length}
     return names | row | {"loss": losses}
 
 

@@ -19,7 +19,7 @@ from ...trainer_core.adapter_files.verify.delta_comparison import (
     LayerProof,
     TensorProof,
 )
-from ...trainer_core.adapter_files.verify.proof import Proof
+from ...trainer_core.adapter_files.verify.load_proof import Proof
 from ...trainer_core.errors import AdapterError, AdapterFileError, RunError
 from ..host import comfy_host
 from ..host.adapter_patches import HostAdapter
@@ -242,7 +242,7 @@ class _Check:
         self._losses.setdefault(dtype, {})[tensor] = rounding_loss(before, change, after)
 
     def _warnings(self, source: Source) -> Iterable[str]:
-        from ...trainer_core.adapter_files.verify.proof import format_warning
+        from ...trainer_core.adapter_files.verify.load_proof import format_warning
         from ...trainer_core.bases.adapter_warnings import loss_warning, stretch_warning
         from ...trainer_core.tensors.rounding import EIGHT_BIT
         from ...trainer_core.tensors.safetensors_reader import open_tensors

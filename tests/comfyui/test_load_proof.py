@@ -10,7 +10,7 @@ from fixtures.peer_files import PEERS
 from safetensors.torch import load_file, save_file
 
 from trainer_core.adapter_files.names.key_map import ComfyuiPlace, comfyui_table
-from trainer_core.adapter_files.verify.comfyui_reading import (
+from trainer_core.adapter_files.verify.comfyui_loader_rules import (
     comfyui_scale,
     find_fault,
     plan_reading,

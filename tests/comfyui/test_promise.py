@@ -14,7 +14,7 @@ from fixtures.strong_states import strengthen
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from trainer_core.adapter_files.verify.proof import prove
+from trainer_core.adapter_files.verify.load_proof import prove
 from trainer_core.adapter_files.write.write_adapter import write_adapter
 from trainer_core.adapter_files.write.write_plan import Options
 from trainer_core.adapters import attach

@@ -302,7 +302,7 @@ def looked_at(name, spelling, folder, said):
 
     adapter_family = part("trainer_core.bases.adapter_family").adapter_family
     convert = part("trainer_core.adapter_files.convert.convert").convert
-    proof = part("trainer_core.adapter_files.verify.proof")
+    proof = part("trainer_core.adapter_files.verify.load_proof")
     key_map_of = part("trainer_core.families.graph_model_layers").key_map
     read_adapter = part("trainer_core.adapter_files.read.read_adapter").read_adapter
     tiny = {**TINY, **BEGINNING, "ltxav": TinySizes("LTXAV", SOUND, "", "")}

@@ -7,7 +7,7 @@ import pytest
 import torch
 from runs import CancelAfter, metrics, run_config, tensors
 
-from trainer_core.adapter_files.verify.proof import prove
+from trainer_core.adapter_files.verify.load_proof import prove
 from trainer_core.bases.base_weights import base_shapes, open_base
 from trainer_core.bases.locate import locate_base
 from trainer_core.commands.doctor import run_report

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..adapter_files.factors.fused_layers import matrix_sizes
+from ..adapter_files.factors.fuse_layers import matrix_sizes
 from ..adapter_files.factors.outlines import outline_of
 from ..adapter_files.metadata import own_facts
 from ..adapter_files.names.key_map import NATIVE_PREFIX, KeyMap
@@ -28,7 +28,7 @@ from ..adapter_files.read.read_adapter import (
     open_adapter,
     open_file,
 )
-from ..adapter_files.verify.proof import adapter_shapes
+from ..adapter_files.verify.load_proof import adapter_shapes
 from ..errors import AdapterFileError
 from ..families.graph_model_denoiser import GRAPH_MODEL
 from ..families.graph_model_family import named_family, video_family

@@ -22,10 +22,11 @@ import torch
 from torch import Tensor
 
 from ..adapter_files.factors.effective_delta import check_size, effective_delta
-from ..adapter_files.factors.fused_layers import undivided_delta, undivided_parts
+from ..adapter_files.factors.fuse_layers import undivided_delta, undivided_parts
 from ..adapter_files.factors.outlines import outline_of, patch_outline
+from ..adapter_files.factors.split_fused import take_rows
 from ..adapter_files.names.key_layouts import DROP
-from ..adapter_files.names.row_slices import RowSlice, take_rows
+from ..adapter_files.names.layer_match import RowSlice
 from ..adapter_files.names.text_encoder_names import text_layers
 from ..counters import counter_seed
 from ..errors import AdapterError, NonFiniteError

@@ -17,7 +17,7 @@ from .console import show, show_report
 from .result_sentences import inspected_text
 
 if TYPE_CHECKING:
-    from ..adapter_files.verify.proof import Proof
+    from ..adapter_files.verify.load_proof import Proof
     from ..bases.base_weights import BaseWeights
     from ..families.family import Family
 
@@ -151,7 +151,7 @@ def prove_file(path: Path, family: str | None = None, base: str | None = None) -
         BaseModelError: When the base cannot be used, is of another family, or of one that ComfyUI
             does not have.
     """
-    from ..adapter_files.verify.proof import prove
+    from ..adapter_files.verify.load_proof import prove
     from ..bases.base_weights import base_shapes, open_base
 
     if base is not None:
@@ -261,7 +261,7 @@ class _Loaded(NamedTuple):
 
 def _most_loaded(path: Path, family: Family) -> _Loaded:
     """As `nearest_base`, by what ComfyUI loads of a file that the trainer does not read."""
-    from ..adapter_files.verify.proof import prove
+    from ..adapter_files.verify.load_proof import prove
     from ..bases.base_weights import known_bases, published_shapes
 
     fates = {

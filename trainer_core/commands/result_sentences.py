@@ -10,7 +10,7 @@ from ..printable import grouped, listed, shortened, single_line
 
 if TYPE_CHECKING:
     from ..adapter_files.convert.convert import Conversion
-    from ..adapter_files.verify.proof import Proof
+    from ..adapter_files.verify.load_proof import Proof
 
 _EXACT = 1e-5
 _LONGEST = 110  # characters of a line

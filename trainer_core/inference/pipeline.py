@@ -16,7 +16,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from ..adapter_files.factors.fused_layers import refuse_undivided
+from ..adapter_files.factors.fuse_layers import refuse_undivided
 from ..adapter_files.factors.put_on_base import BaseAdapterFile, put_on_base
 from ..adapter_files.names.key_map import KeyMap
 from ..adapter_files.read.read_adapter import read_adapter

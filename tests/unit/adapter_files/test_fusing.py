@@ -5,7 +5,7 @@ import torch
 
 from tests.fixtures.adapter_states import make_state
 from tests.fixtures.textbook import textbook_delta
-from trainer_core.adapter_files.factors.fused_layers import (
+from trainer_core.adapter_files.factors.fuse_layers import (
     fuse_exactly,
     fused_layer,
     may_share_factors,

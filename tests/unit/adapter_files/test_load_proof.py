@@ -8,7 +8,7 @@ from safetensors.torch import load_file, save_file
 
 from tests.fixtures.combinations import pairwise
 from tests.fixtures.family_states import family_state, key_map
-from trainer_core.adapter_files.verify.proof import adapter_shapes, prove, require_loadable
+from trainer_core.adapter_files.verify.load_proof import adapter_shapes, prove, require_loadable
 from trainer_core.adapter_files.write import write_adapter as writing
 from trainer_core.adapter_files.write.write_adapter import write_adapter
 from trainer_core.adapter_files.write.write_plan import Options

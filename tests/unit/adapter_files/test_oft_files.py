@@ -11,7 +11,7 @@ from trainer_core.adapter_files.convert.convert import convert
 from trainer_core.adapter_files.factors.effective_delta import effective_delta
 from trainer_core.adapter_files.read.read_adapter import read_adapter
 from trainer_core.adapter_files.tools.inspect_adapter import inspect_adapter
-from trainer_core.adapter_files.verify.proof import prove
+from trainer_core.adapter_files.verify.load_proof import prove
 from trainer_core.adapter_files.write.write_adapter import write_adapter
 from trainer_core.adapter_files.write.write_plan import Options
 from trainer_core.errors import AdapterFileError, InputError

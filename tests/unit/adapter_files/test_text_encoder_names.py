@@ -16,7 +16,7 @@ from trainer_core.adapter_files.names.text_encoder_names import (
 )
 from trainer_core.adapter_files.read.read_adapter import open_adapter, read_adapter
 from trainer_core.adapter_files.tools.inspect_adapter import inspect_adapter
-from trainer_core.adapter_files.verify.proof import prove
+from trainer_core.adapter_files.verify.load_proof import prove
 from trainer_core.adapter_files.write.write_adapter import write_adapter
 from trainer_core.errors import AdapterError, AdapterFileError
 from trainer_core.families.registry import get_family

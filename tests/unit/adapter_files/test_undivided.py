@@ -18,7 +18,7 @@ from tests.fixtures.peer_files import (
 from tests.fixtures.textbook import relative
 from trainer_core.adapter_files.convert.convert import convert
 from trainer_core.adapter_files.factors.effective_delta import SlicedRows
-from trainer_core.adapter_files.names.row_slices import RowSlice
+from trainer_core.adapter_files.names.layer_match import RowSlice
 from trainer_core.adapter_files.read.read_adapter import open_adapter, read_adapter
 from trainer_core.adapter_files.tools.inspect_adapter import inspect_adapter
 from trainer_core.adapter_files.write.write_adapter import layout_name

@@ -22,7 +22,7 @@ from tests.fixtures.textbook import relative
 from trainer_core.adapter_files.convert.convert import convert
 from trainer_core.adapter_files.read.read_adapter import read_adapter
 from trainer_core.adapter_files.tools.inspect_adapter import inspect_adapter
-from trainer_core.adapter_files.verify.proof import prove
+from trainer_core.adapter_files.verify.load_proof import prove
 from trainer_core.adapters.kinds.registry import layer_delta
 from trainer_core.bases.adapter_family import adapter_family
 from trainer_core.errors import AdapterFileError

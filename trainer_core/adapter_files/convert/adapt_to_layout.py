@@ -18,7 +18,7 @@ from ...adapters.kinds.registry import FILE_RULES, LOW_RANK
 from ...errors import AdapterError
 from ...types import AdapterState, LayerState
 from ..factors.effective_delta import effective_delta
-from ..factors.fused_layers import (
+from ..factors.fuse_layers import (
     fused_layer,
     has_column_magnitude,
     joined_weights,
@@ -34,8 +34,9 @@ from ..factors.outlines import (
     outlines_of,
     patch_outline,
 )
+from ..factors.split_fused import take_rows
 from ..names.key_map import KeyMap, is_swapped, native_key
-from ..names.row_slices import WHOLE, LayerRows, take_rows
+from ..names.layer_match import WHOLE, LayerRows
 from ..write.write_plan import Options
 from .approximate import (
     Approximated,

@@ -29,9 +29,10 @@ from ...errors import AdapterError
 from ...tensors.randomized_svd import closest_of_rank
 from ...types import LayerState
 from ..factors.effective_delta import SlicedRows
-from ..factors.fused_layers import FusedLayer, fuse_exactly, is_exact
+from ..factors.fuse_layers import FusedLayer, fuse_exactly, is_exact
 from ..factors.outlines import is_convolution, is_outline
-from ..names.row_slices import RowSlice, take_rows
+from ..factors.split_fused import take_rows
+from ..names.layer_match import RowSlice
 
 _NEGLIGIBLE = 1e-12
 """Singular values below this share of the largest are float64's rounding."""

@@ -14,7 +14,7 @@ from ...adapters.kinds.registry import FILE_RULES, LOW_RANK
 from ...errors import AdapterError, InputError, NonFiniteError, PrecisionError
 from ...tensors.safetensors_reader import FilePart, Source, open_tensors
 from ...types import AdapterState
-from ..factors.fused_layers import undivided_layers
+from ..factors.fuse_layers import undivided_layers
 from ..factors.outlines import outlines_of
 from ..metadata import kept_header
 from ..names.key_layouts import count_kinds, patch_kinds
@@ -24,7 +24,7 @@ from ..read.adapter_file import AdapterFile
 from ..read.expert_parts import experts_of
 from ..read.peft_config import CONFIG_NAME, WEIGHTS_NAME
 from ..read.read_adapter import adapter_files, adapter_weights, open_adapter, refuse_unread
-from ..verify.proof import COARSE, exchanged_layers
+from ..verify.load_proof import COARSE, exchanged_layers
 from ..write.write_adapter import LAYOUTS, Watch, Written, write_adapter
 from .adapt_to_layout import Adapted, ConversionOptions, WeightOf, adapt_to_layout
 

@@ -26,7 +26,8 @@ from ...adapters.kernels.convolution import as_matrices
 from ...adapters.kinds.registry import FILE_RULES, KINDS, layer_delta, layer_scale, matrix_sizes
 from ...errors import AdapterError
 from ...types import LayerState
-from ..names.row_slices import RowSlice, row_ranges
+from ..names.layer_match import RowSlice
+from .split_fused import row_ranges
 
 _LEAST, _MOST = 1e-12, 1e12
 """Norms between which squares and their sums stay inside float32's range."""

@@ -35,10 +35,11 @@ from ...errors import AdapterError
 from ...types import AdapterState, LayerState
 from ..names.key_layouts import DROP
 from ..names.key_map import KeyMap
-from ..names.row_slices import RowSlice, take_rows
+from ..names.layer_match import RowSlice
 from ..names.text_encoder_names import text_layers
 from .effective_delta import check_size, effective_delta
-from .fused_layers import undivided_delta, undivided_parts
+from .fuse_layers import undivided_delta, undivided_parts
+from .split_fused import take_rows
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,11 +13,55 @@ from .key_map import (
     ComfyuiName,
     KeyMap,
 )
-from .row_slices import WHOLE, RowSlice
 from .text_encoder_names import text_encoder_of, text_path
 
 _INNER_PREFIX = re.compile(r"(base_model\.model|diffusion_model|transformer|unet|model|dit|pipe)\.")
 """Prefixes that some programs put behind another one, or in front of it; ComfyUI knows no two."""
+
+Range = tuple[int, int]
+"""From the first to behind the last."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowSlice:
+    """Rows of a layer, as shares of all of them.
+
+    Attributes:
+        ranges: Which shares, in the order in which they are wanted.
+        total: Of how many.
+        columns: For each pair of the kind's factors, the columns that are kept; empty keeps all.
+    """
+
+    ranges: tuple[Range, ...]
+    total: int
+    columns: tuple[tuple[Range, ...], ...] = ()
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing is cut off or moved."""
+        return self.ranges == ((0, self.total),) and not self.columns
+
+    @property
+    def permutes(self) -> bool:
+        """Whether every row stays, if elsewhere."""
+        return sum(stop - start for start, stop in self.ranges) == self.total
+
+
+WHOLE = RowSlice(((0, 1),), 1)
+
+
+@dataclass(frozen=True, slots=True)
+class LayerRows:
+    """Where a layer of the trainer lies in another, such as one that a file has fused.
+
+    Attributes:
+        name: The other layer's name.
+        cut: The rows of it.
+    """
+
+    name: str
+    cut: RowSlice
+
 
 HALVES_SWAPPED = RowSlice(((1, 2), (0, 1)), 2)
 """Rows whose two halves lie in the opposite order in ComfyUI."""

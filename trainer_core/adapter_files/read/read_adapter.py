@@ -25,19 +25,13 @@ from ...tensors.safetensors_reader import (
     open_tensors,
 )
 from ...types import AdapterState, LayerState
-from ..factors.fused_layers import FusedLayer, fuse_exactly, fused_layer, is_exact
+from ..factors.fuse_layers import FusedLayer, fuse_exactly, fused_layer, is_exact
 from ..factors.outlines import LazyMapping, outline_of
+from ..factors.split_fused import InexactSliceError, owned_columns, slice_layer
 from ..metadata import own_facts
 from ..names.key_layouts import DROP, count_kinds, told
 from ..names.key_map import KeyMap
-from ..names.layer_match import LayerMatch, match_layer, matching_families
-from ..names.row_slices import (
-    WHOLE,
-    InexactSliceError,
-    LayerRows,
-    owned_columns,
-    slice_layer,
-)
+from ..names.layer_match import WHOLE, LayerMatch, LayerRows, match_layer, matching_families
 from ..names.text_encoder_names import is_text_layer
 from .adapter_file import AdapterFile, has_peft_names, read_content
 from .peft_config import CONFIG_NAME, WEIGHTS_NAME, PeftConfig, header_config, read_config

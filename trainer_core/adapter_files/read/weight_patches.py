@@ -11,10 +11,17 @@ from torch import Tensor
 
 from ...errors import AdapterFileError
 from ..factors.outlines import LazyMapping
+from ..factors.split_fused import put_rows, take_rows
 from ..names.key_layouts import DROP, PATCHES_TOLD, REPLACING
 from ..names.key_map import KeyMap, native_layer
-from ..names.layer_match import match_layer, native_modules, native_of_patch, part_slices
-from ..names.row_slices import WHOLE, RowSlice, put_rows, take_rows
+from ..names.layer_match import (
+    WHOLE,
+    RowSlice,
+    match_layer,
+    native_modules,
+    native_of_patch,
+    part_slices,
+)
 from .adapter_file import AdapterFile, Patches, patches_of
 
 

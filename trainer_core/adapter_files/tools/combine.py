@@ -28,10 +28,10 @@ from ...errors import AdapterError
 from ...tensors.randomized_svd import closest_of_rank
 from ...types import AdapterState, LayerState
 from ..factors.effective_delta import Pair, SlicedRows, as_product
-from ..factors.fused_layers import undivided_parts
+from ..factors.fuse_layers import undivided_parts
 from ..factors.outlines import outline_of, patch_outline
 from ..names.key_map import KeyMap
-from ..names.row_slices import WHOLE, LayerRows
+from ..names.layer_match import WHOLE, LayerRows
 from .resize_and_extract import known_settings
 
 
@@ -45,7 +45,7 @@ def combine_adapters(
 
     Args:
         inputs: Each adapter and what it is multiplied by.
-        key_map: The family's names, by which undivided layers get parts (`fused_layers`).
+        key_map: The family's names, by which undivided layers get parts (`fuse_layers`).
         rank: Cuts every layer to the closest delta of this rank. None keeps the sum exact; it has
             the sum of the ranks. A single adapter then keeps its kind.
         progress: Is told of every layer: number done, number of all, name.

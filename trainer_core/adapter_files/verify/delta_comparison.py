@@ -23,7 +23,7 @@ from ...tensors.safetensors_reader import TensorFile
 from ...types import AdapterState, LayerState
 from ..factors.outlines import patch_outline
 from ..names.key_map import KeyMap, Shapes, comfyui_table, module_place, patched_tensor
-from .comfyui_reading import ComfyuiPatch, comfyui_scale, find_fault, plan_reading
+from .comfyui_loader_rules import ComfyuiPatch, comfyui_scale, find_fault, plan_reading
 
 LOADED: Outcome = "loaded"
 LARGEST_DIFFERENCE = 1e-5

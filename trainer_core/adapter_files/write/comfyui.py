@@ -14,7 +14,7 @@ from torch import Tensor
 from ...adapters.kinds.registry import FILE_RULES, LOW_RANK
 from ...errors import AdapterError
 from ...types import AdapterState, LayerState
-from ..factors.fused_layers import (
+from ..factors.fuse_layers import (
     FusedLayer,
     fused_layer,
     may_share_factors,
@@ -24,10 +24,10 @@ from ..factors.fused_layers import (
     undivided_layers,
 )
 from ..factors.outlines import Layers, outlines_of, patch_outline
+from ..factors.split_fused import InexactSliceError, slice_layer
 from ..names.key_layouts import REPLACING
 from ..names.key_map import DIFFUSERS_PREFIX, NATIVE_PREFIX, KeyMap, is_swapped, native_key
 from ..names.layer_match import HALVES_SWAPPED
-from ..names.row_slices import InexactSliceError, slice_layer
 from ..names.text_encoder_names import is_text_layer, kohya_name
 from .diffusers import named_as_diffusers
 from .write_plan import (

@@ -13,7 +13,7 @@ from ...adapters.dora import DORA_SCALE
 from ...adapters.kinds.registry import APPROXIMATE, FILE_RULES, LOW_RANK, layer_scale
 from ...errors import AdapterError
 from ...types import AdapterState, LayerState
-from ..factors.fused_layers import divided, refuse_undivided
+from ..factors.fuse_layers import divided, refuse_undivided
 from ..factors.outlines import Layers, LazyMapping, is_convolution, outline_of, outlines_of
 from ..names.key_layouts import MAGNITUDE
 from ..names.key_map import DIFFUSERS_PREFIX, KeyMap

@@ -28,7 +28,7 @@ from ...filesystem.storage import (
 )
 from ...filesystem.temporary import temporary_beside
 from ...types import AdapterState, LayerState
-from ..factors.fused_layers import divided
+from ..factors.fuse_layers import divided
 from ..factors.outlines import Layers
 from ..names.key_layouts import MAGNITUDE, PEFT_PREFIX
 from ..names.key_map import KeyMap

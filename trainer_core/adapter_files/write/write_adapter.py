@@ -14,10 +14,10 @@ from ...errors import AdapterError, NonFiniteError, PrecisionError
 from ...tensors.rounding import all_finite
 from ...tensors.safetensors_writer import Outline, stream_tensors
 from ...types import AdapterState
-from ..factors.fused_layers import fuse_exactly
+from ..factors.fuse_layers import fuse_exactly
 from ..names.key_map import ALPHA_SUFFIX, MAGNITUDE_SUFFIXES, KeyMap
 from ..read.read_adapter import open_adapter
-from ..verify.proof import is_for_comfyui, require_loadable
+from ..verify.load_proof import is_for_comfyui, require_loadable
 from .comfyui import plan_comfyui, plan_kohya, plan_lycoris
 from .diffusers import plan_diffusers
 from .peft import plan_peft, save_folder

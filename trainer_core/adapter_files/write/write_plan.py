@@ -17,7 +17,7 @@ from ...adapters.dora import DORA_SCALE, axis_of
 from ...adapters.kinds.registry import FILE_RULES, layer_scale
 from ...errors import AdapterError
 from ...types import AdapterState, LayerState
-from ..factors.fused_layers import Fuse, fuse_exactly
+from ..factors.fuse_layers import Fuse, fuse_exactly
 from ..factors.outlines import Layers, outline_of, patch_outline
 from ..names.text_encoder_names import text_layers
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from ...config import DatasetSection
 from ...config.folders import CaptionSection
 from ...counters import counter_order, counter_seed
-from .choices import EXPECTED_RULES, CaptionRuleError, Choices, read_choices
+from .wildcards import EXPECTED_RULES, CaptionRuleError, Wildcards, read_wildcards
 
 PLACEHOLDERS = ("[trigger]", "[name]")
 """What stands for the trigger word in captions that were written for ai-toolkit."""
@@ -87,14 +87,14 @@ def _captions(raw: Sequence[str], *, lines: bool) -> list[str]:
 def _texts_of(caption: str, settings: DatasetSection, key: str) -> Iterator[str]:
     """All texts of one caption, each choice beside another order of the tags."""
     rules = settings.captions
-    choices = read_choices(caption, key) if rules.wildcards else Choices.of(caption)
+    wildcards = read_wildcards(caption, key) if rules.wildcards else Wildcards.of(caption)
     orders = max(1, rules.shuffle)
     # Bounded, because choices may read alike and a caption may have fewer orders than wanted.
-    pairs = _pairs(choices.ways, orders, caption, _TRIES * rules.most)
+    pairs = _pairs(wildcards.ways, orders, caption, _TRIES * rules.most)
     known: dict[int, _Tags] = {}
     for choice, order in pairs:
         if choice not in known:
-            known[choice] = _Tags.of(choices.text(choice).strip(), settings, key)
+            known[choice] = _Tags.of(wildcards.text(choice).strip(), settings, key)
         tags = known[choice]
         if order < tags.orders:
             yield tags.text(order)

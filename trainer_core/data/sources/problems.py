@@ -11,7 +11,7 @@ from ...config import DatasetSection
 from ...errors import DatasetError
 from ...printable import listed
 from ...types import Sample
-from ..captions.choices import EXPECTED_RULES, CaptionRuleError
+from ..captions.wildcards import EXPECTED_RULES, CaptionRuleError
 from ..image_decoders import READABLE_IMAGES
 from .layer_files import BAD_LAYERS, EXPECTED_LAYERS
 from .list_files import Listing

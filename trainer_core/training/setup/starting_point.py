@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ...adapter_files.factors.fused_layers import refuse_undivided
+from ...adapter_files.factors.fuse_layers import refuse_undivided
 from ...adapter_files.names.key_layouts import DROP
 from ...adapter_files.names.key_map import KeyMap
 from ...adapter_files.names.text_encoder_names import text_layers

@@ -1,4 +1,4 @@
-"""Choices in captions: ``a {red|blue} car``.
+"""Wildcards in captions: ``a {red|blue} car``.
 
 Braces hold alternatives with bars between them, and alternatives may hold braces. One of them may
 be empty: ``a {small |}car``. Behind a backslash a brace, a bar or a backslash is itself. Bars
@@ -30,19 +30,19 @@ class CaptionRuleError(DatasetError):
     """A caption to which ``dataset.captions`` cannot be applied."""
 
 
-class Choices(NamedTuple):
-    """A text with choices in it.
+class Wildcards(NamedTuple):
+    """A text with wildcards in it.
 
     Attributes:
         parts: Pieces one after the other: a text, or the alternatives that one is chosen from.
         ways: In how many ways it can be read; at least 1.
     """
 
-    parts: tuple[str | tuple[Choices, ...], ...]
+    parts: tuple[str | tuple[Wildcards, ...], ...]
     ways: int
 
     @classmethod
-    def of(cls, *parts: str | tuple[Choices, ...]) -> Choices:
+    def of(cls, *parts: str | tuple[Wildcards, ...]) -> Wildcards:
         """Put pieces together."""
         count = 1
         for part in parts:
@@ -79,9 +79,9 @@ class _Reader:
     place: int = 0
     count: int = 0
 
-    def choices(self, depth: int) -> Choices:
+    def read(self, depth: int) -> Wildcards:
         """Read up to the bar or brace that ends an alternative, or to the caption's end."""
-        parts: list[str | tuple[Choices, ...]] = []
+        parts: list[str | tuple[Wildcards, ...]] = []
         words: list[str] = []
         while self.place < len(self.caption):
             sign = self.caption[self.place]
@@ -99,19 +99,19 @@ class _Reader:
                 words.append(sign)
                 self.place += 1
         parts.append("".join(words))
-        return Choices.of(*(part for part in parts if part))
+        return Wildcards.of(*(part for part in parts if part))
 
-    def _alternatives(self, depth: int) -> tuple[Choices, ...]:
+    def _alternatives(self, depth: int) -> tuple[Wildcards, ...]:
         begin = self.place
         self.count += 1
         if self.count > _MOST:
             raise self._wrong(f"is one of more than {_MOST}", begin)
         if depth > _DEEPEST:
             raise self._wrong(f"lies in more than {_DEEPEST} others", begin)
-        found: dict[Choices, None] = {}
+        found: dict[Wildcards, None] = {}
         while True:
             self.place += 1
-            found[self.choices(depth)] = None
+            found[self.read(depth)] = None
             if self.place == len(self.caption):
                 raise self._wrong("is not closed", begin)
             if self.caption[self.place] == "}":
@@ -130,11 +130,11 @@ class _Reader:
         )
 
 
-def read_choices(caption: str, key: str) -> Choices:
-    """Read a caption with choices.
+def read_wildcards(caption: str, key: str) -> Wildcards:
+    """Read a caption with wildcards.
 
     Raises:
         CaptionRuleError: When a brace is not closed or not opened, a choice has nothing but empty
             alternatives, more than 10 of them lie in each other, or there are more than 2000.
     """
-    return _Reader(caption, key).choices(0)
+    return _Reader(caption, key).read(0)

@@ -1,6 +1,6 @@
 """Makes layers that ComfyUI fuses, such as q, k and v to qkv, of their parts, or leaves them.
 
-Reading one as its parts is in `names.layer_match` and `names.row_slices`.
+Reading one as its parts is in `names.layer_match` and `split_fused`.
 
 With the parts' deltas one below the other, ``[D1; D2; ...]``:
 
@@ -14,7 +14,7 @@ With the parts' deltas one below the other, ``[D1; D2; ...]``:
 
 A part that the adapter lacks has rows of zeros.
 
-Most fused layers of a file are read as the modules that they consist of (`row_slices`). A LoKr
+Most fused layers of a file are read as the modules that they consist of (`split_fused`). A LoKr
 whose parts begin inside a block of its first factor is not, and neither is one with DoRA of the
 columns, whose magnitude is that of the fused layer. Such a layer is undivided: it stays whole in an
 `AdapterState`, under ComfyUI's name. Layouts with ComfyUI's names hold it as it is; its rows can be
@@ -46,10 +46,10 @@ from collections.abc import Iterable
 from ...adapters.dora import axis_of
 from ...types import AdapterState
 from ..names.key_map import KeyMap
-from ..names.layer_match import native_modules
-from ..names.row_slices import InexactSliceError, RowSlice, put_rows, slice_layer
+from ..names.layer_match import RowSlice, native_modules
 from .effective_delta import effective_delta
 from .outlines import outline_of
+from .split_fused import InexactSliceError, put_rows, slice_layer
 
 
 @dataclass(frozen=True, slots=True)

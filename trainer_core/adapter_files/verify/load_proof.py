@@ -3,8 +3,8 @@
 ComfyUI says in its log alone what it does not load, and a shape that does not fit, or a magnitude
 that it reads another way, it does not say at all. So this goes the way of its loader: the table of
 names (`comfyui_table`), the tensors behind them and what is computed with them
-(`comfyui_reading`), and compares the delta of every layer with the trainer's own (`comparison`).
-One layer after another is read.
+(`comfyui_loader_rules`), and compares the delta of every layer with the trainer's own
+(`delta_comparison`), one layer after another.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ...adapters.kinds.registry import FILE_RULES, matrix_sizes
 from ...errors import AdapterFileError, RunError
 from ...tensors.safetensors_reader import Source, TensorFile, open_tensors
 from ...types import AdapterState, LayerState
-from ..factors.fused_layers import undivided_layers
+from ..factors.fuse_layers import undivided_layers
 from ..factors.outlines import outline_of, outlines_of, patch_outline
 from ..names.key_layouts import FACTOR_ENDINGS
 from ..names.key_map import WEIGHT, KeyMap, Shapes, is_swapped, native_layer, patched_tensor

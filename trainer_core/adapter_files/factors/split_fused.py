@@ -1,4 +1,4 @@
-"""A layer that is fused in a file as the layers that it consists of here: rows of its factors.
+"""Splits a layer that is fused in a file, such as qkv, into those that it consists of: rows.
 
 The rows of a delta are rows of one factor, so that each part is a layer of the same kind:
 
@@ -14,7 +14,7 @@ diagonal are zero; each part then gets its own columns and its own rank back (`o
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -22,54 +22,11 @@ from torch import Tensor
 from ...adapters.dora import DORA_SCALE, axis_of
 from ...adapters.kinds.registry import FILE_RULES
 from ...types import LayerState
-
-Range = tuple[int, int]
-"""From the first to behind the last."""
+from ..names.layer_match import Range, RowSlice
 
 ReadRows = Callable[[str, int, int], Tensor]
 
 _FEW = 8
-
-
-@dataclass(frozen=True, slots=True)
-class RowSlice:
-    """Rows of a layer, as shares of all of them.
-
-    Attributes:
-        ranges: Which shares, in the order in which they are wanted.
-        total: Of how many.
-        columns: For each pair of the kind's factors, the columns that are kept; empty keeps all.
-    """
-
-    ranges: tuple[Range, ...]
-    total: int
-    columns: tuple[tuple[Range, ...], ...] = ()
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether nothing is cut off or moved."""
-        return self.ranges == ((0, self.total),) and not self.columns
-
-    @property
-    def permutes(self) -> bool:
-        """Whether every row stays, if elsewhere."""
-        return sum(stop - start for start, stop in self.ranges) == self.total
-
-
-WHOLE = RowSlice(((0, 1),), 1)
-
-
-@dataclass(frozen=True, slots=True)
-class LayerRows:
-    """Where a layer of the trainer lies in another, such as one that a file has fused.
-
-    Attributes:
-        name: The other layer's name.
-        cut: The rows of it.
-    """
-
-    name: str
-    cut: RowSlice
 
 
 class InexactSliceError(ValueError):

@@ -42,7 +42,7 @@ from .definitions.train_adapter import TrainAdapter
 from .definitions.train_quick import TrainQuick
 from .definitions.train_sweep import TrainSweep
 from .definitions.training_settings import TrainingSettings
-from .host import comfy_host, queued_prompt
+from .host import comfy_host, prompt_under_check
 
 _NODES: tuple[type[io.ComfyNode], ...] = (
     DatasetFolder,
@@ -174,7 +174,7 @@ class AdapterTrainerExtension(ComfyExtension):
             # It may hold much, and ComfyUI is not to wait for it.
             threading.Thread(target=_sweep_trash, daemon=True).start()
         comfy_host.add_prompt_listener(read_booleans)
-        queued_prompt.listen()
+        prompt_under_check.listen()
         comfy_host.add_prompt_listener(_bind)
 
     async def get_node_list(self) -> list[type[io.ComfyNode]]:

@@ -103,8 +103,8 @@ class AdapterSettings(io.ComfyNode):
 
     @classmethod
     def execute(cls, kind: dict[str, Any], start_from: str, **inputs: Any) -> io.NodeOutput:
-        from ..services.choices import AdapterChoice
         from ..services.node_checks import check_settings
+        from ..services.socket_values import AdapterChoice
 
         values = _values(kind, inputs)
         check_settings({"adapter": values})

@@ -11,7 +11,7 @@ from . import sockets
 from .setting_inputs import SettingInput, section_values
 
 if TYPE_CHECKING:
-    from ..services.choices import BaseChoice, DatasetChoice, PreviewChoice
+    from ..services.socket_values import BaseChoice, DatasetChoice, PreviewChoice
 
 
 class CacheEmbeddings(io.ComfyNode):

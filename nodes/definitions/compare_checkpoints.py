@@ -10,7 +10,7 @@ from ..host import comfy_host
 from . import sockets
 
 if TYPE_CHECKING:
-    from ..services.choices import BaseChoice, PreviewChoice, RunHandle
+    from ..services.socket_values import BaseChoice, PreviewChoice, RunHandle
 
 
 class CompareCheckpoints(io.ComfyNode):

@@ -46,8 +46,8 @@ class ConceptSlider(io.ComfyNode):
     @classmethod
     def execute(cls, **inputs: Any) -> io.NodeOutput:
         """Describe the slider; its prompts are read by Cache Embeddings."""
-        from ..services.choices import DatasetChoice
         from ..services.node_checks import require_slider
+        from ..services.socket_values import DatasetChoice
 
         values = section_values(cls.SETTINGS, inputs)
         require_slider(values)

@@ -10,7 +10,7 @@ from comfy_api.latest import io
 from . import sockets
 
 if TYPE_CHECKING:
-    from ..services.choices import DatasetChoice
+    from ..services.socket_values import DatasetChoice
 
 _MOST = 32
 

@@ -111,8 +111,8 @@ class DatasetFolder(io.ComfyNode):
         **inputs: Any,
     ) -> io.NodeOutput:
         """Describe the dataset; it is read by Cache Embeddings."""
-        from ..services.choices import DatasetChoice
         from ..services.node_checks import check_dataset
+        from ..services.socket_values import DatasetChoice
 
         values = _values(folder, regularization_folder, inputs)
         check_dataset(values)

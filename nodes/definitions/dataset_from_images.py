@@ -79,9 +79,9 @@ class DatasetImages(io.ComfyNode):
         **inputs: Any,
     ) -> io.NodeOutput:
         """Keep the images as files and describe them as a folder."""
-        from ..services.choices import DatasetChoice
         from ..services.datasets.image_folder import GivenImages, image_dataset
         from ..services.node_checks import check_dataset
+        from ..services.socket_values import DatasetChoice
 
         first = {name: value[0] for name, value in inputs.items()}
         role, weight = first.pop("role", "train"), first.pop("weight", 1.0)

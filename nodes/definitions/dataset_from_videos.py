@@ -62,9 +62,9 @@ class DatasetVideos(io.ComfyNode):
     @classmethod
     def execute(cls, videos: list[Any], texts: list[str], **inputs: Any) -> io.NodeOutput:
         """Keep the clips as files and describe them as a folder."""
-        from ..services.choices import DatasetChoice
         from ..services.datasets.video_folder import write_video_folder
         from ..services.node_checks import check_dataset
+        from ..services.socket_values import DatasetChoice
 
         first = {name: value[0] for name, value in inputs.items()}
         role, weight = first.pop("role", "train"), first.pop("weight", 1.0)

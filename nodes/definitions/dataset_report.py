@@ -9,7 +9,7 @@ from comfy_api.latest import io
 from . import sockets
 
 if TYPE_CHECKING:
-    from ..services.choices import BaseChoice, DatasetChoice
+    from ..services.socket_values import BaseChoice, DatasetChoice
 
 
 class DatasetReport(io.ComfyNode):

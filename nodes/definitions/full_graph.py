@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from comfy_api.latest import io
 
-from ..host import comfy_host, queued_prompt
+from ..host import comfy_host, prompt_under_check
 from ..host.folders import folder_stamp
 from ..services.panel import prompt_settings
 from . import adapter_settings, sockets
@@ -103,7 +103,7 @@ def opened(prompt: Mapping[str, Any], node_id: str) -> tuple[Mapping[str, Any], 
     kind, inputs = prompt_settings.node_of(prompt, node_id)
     if kind != "AdapterTrainerQuick":
         return None
-    loader = queued_prompt.loader_of(prompt, node_id, "model")
+    loader = prompt_under_check.loader_of(prompt, node_id, "model")
     links = {name: value for name, value in inputs.items() if isinstance(value, list)}
     constants = {name: value for name, value in inputs.items() if name not in links}
     try:

@@ -76,8 +76,8 @@ class LoadBase(io.ComfyNode):
     @classmethod
     def execute(cls, source: str, family: str, **inputs: Any) -> io.NodeOutput:
         """Describe the base; its header is read to find the family."""
-        from ..services.choices import BaseChoice
         from ..services.node_checks import check_base
+        from ..services.socket_values import BaseChoice
 
         values = section_values(cls.SETTINGS, inputs)
         base = _base_values(source, inputs)

@@ -75,7 +75,7 @@ class PreviewPrompts(io.ComfyNode):
         cls, controls: Any = None, controls_from: str = _NO_FOLDER, **inputs: Any
     ) -> io.NodeOutput:
         """Describe the previews; control images are kept as files."""
-        from ..services.choices import PreviewChoice
+        from ..services.socket_values import PreviewChoice
 
         sockets.settings_check(cls.SETTINGS)(inputs)
         values = section_values(cls.SETTINGS, inputs)["preview"]

@@ -15,7 +15,7 @@ from pathlib import Path
 from comfy_api.latest import io
 
 from ...trainer_core.errors import InputError, RunError, TrainerError
-from ..host import comfy_host, queued_prompt
+from ..host import comfy_host, prompt_under_check
 from ..services.panel import prompt_settings
 
 EVENT = "adapter_trainer.error"
@@ -91,7 +91,7 @@ def as_shown(
     `makers` are titles of nodes whose inputs it speaks of where several have the same setting.
     """
     refusal = told_by(node, error, makers)
-    from ..services.panel.messages import PANEL
+    from ..services.panel.run_states import PANEL
 
     node_id = comfy_host.current_node()
     in_panel = PANEL.explain(node_id, comfy_host.current_prompt(), refusal)
@@ -103,7 +103,7 @@ def as_shown(
 def as_refused(node: type[io.ComfyNode], error: TrainerError) -> str:
     """What ComfyUI is to say of an error in a prompt that it therefore does not queue."""
     shown = told_by(node, error)
-    queued_prompt.tell_sender(EVENT, {**_address(node), **shown})
+    prompt_under_check.tell_sender(EVENT, {**_address(node), **shown})
     return str(InputError(shown["found"], shown["expected"], shown["remedy"]))
 
 
@@ -112,7 +112,7 @@ def _address(node: type[io.ComfyNode]) -> dict[str, str]:
     schema = _schema(node)
     return {
         "node_id": comfy_host.current_node(),
-        "workflow": queued_prompt.workflow(),
+        "workflow": prompt_under_check.workflow(),
         "class_type": schema.node_id,
         "title": schema.display_name or "",
     }

@@ -13,7 +13,7 @@ from .setting_inputs import form_inputs, layout_input, overwrite_input
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ..services.choices import RunHandle
+    from ..services.socket_values import RunHandle
 
 
 class SaveAdapter(io.ComfyNode):

@@ -11,7 +11,7 @@ from . import sockets
 from .setting_inputs import RUN_SETTINGS, section_values
 
 if TYPE_CHECKING:
-    from ..services.choices import AdapterChoice, BaseChoice, EncodedCache, SettingsChoice
+    from ..services.socket_values import AdapterChoice, BaseChoice, EncodedCache, SettingsChoice
 
 
 class SaveRunFile(io.ComfyNode):

@@ -18,14 +18,14 @@ from comfy_api.latest import io
 
 from ...trainer_core.errors import InputError, TrainerError
 from ...trainer_core.printable import shortened
-from ..host import comfy_host, queued_prompt
+from ..host import comfy_host, prompt_under_check
 from ..host.folders import file_stamp
 from ..services.expert_models import AUTO, ROLES, SWITCH_AT
 from .refusals import as_refused, as_shown, know, schema_of
 from .setting_inputs import SettingInput, section_values
 
 if TYPE_CHECKING:
-    from ..services.choices import RunHandle
+    from ..services.socket_values import RunHandle
 
 Dataset = io.Custom("ADAPTER_TRAINER_DATASET")
 Base = io.Custom("ADAPTER_TRAINER_BASE")
@@ -240,7 +240,7 @@ def checked(node: _Node) -> _Node:
 
 def _makers(values: Iterable[Any]) -> set[str]:
     """Titles of the nodes that describe the datasets among what a node is given."""
-    from ..services.choices import DatasetChoice, EncodedCache
+    from ..services.socket_values import DatasetChoice, EncodedCache
 
     held = (each.dataset if isinstance(each, EncodedCache) else each for each in values)
     datasets = [each for each in held if isinstance(each, DatasetChoice)]
@@ -287,7 +287,7 @@ def refusal(node: type[io.ComfyNode], check: Callable[[Mapping[str, Any]], None]
     `check` is given the node's constants by name, and raises an error of the trainer. What comes
     over a link is not known yet.
     """
-    constants = queued_prompt.constants(comfy_host.current_node())
+    constants = prompt_under_check.constants(comfy_host.current_node())
     if constants is None or comfy_host.is_busy():
         return True
     try:
@@ -364,16 +364,16 @@ def _check_each(schema: io.Schema, declared: io.Input, values: Mapping[str, Any]
 
 def _own_classes() -> Mapping[str, type]:
     """Sockets of this pack, to what travels through them; loaded with the first run."""
-    from ..services import choices
+    from ..services import socket_values
 
     return {
-        Dataset.io_type: choices.DatasetChoice,
-        Base.io_type: choices.BaseChoice,
-        Previews.io_type: choices.PreviewChoice,
-        Cache.io_type: choices.EncodedCache,
-        Adapter.io_type: choices.AdapterChoice,
-        Settings.io_type: choices.SettingsChoice,
-        Run.io_type: choices.RunHandle,
+        Dataset.io_type: socket_values.DatasetChoice,
+        Base.io_type: socket_values.BaseChoice,
+        Previews.io_type: socket_values.PreviewChoice,
+        Cache.io_type: socket_values.EncodedCache,
+        Adapter.io_type: socket_values.AdapterChoice,
+        Settings.io_type: socket_values.SettingsChoice,
+        Run.io_type: socket_values.RunHandle,
     }
 
 

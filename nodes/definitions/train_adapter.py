@@ -12,7 +12,7 @@ from . import sockets
 from .setting_inputs import RUN_SETTINGS, keep_in_loras_input, section_values
 
 if TYPE_CHECKING:
-    from ..services.choices import AdapterChoice, BaseChoice, EncodedCache, SettingsChoice
+    from ..services.socket_values import AdapterChoice, BaseChoice, EncodedCache, SettingsChoice
 
 
 class TrainAdapter(sockets.TrainingNode):

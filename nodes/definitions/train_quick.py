@@ -8,7 +8,7 @@ from typing import Any
 from comfy_api.latest import io
 
 from ...trainer_core.config.section import choices_of
-from ..host import comfy_host, queued_prompt
+from ..host import comfy_host, prompt_under_check
 from ..host.folders import file_stamp, folder_stamp
 from . import sockets
 from .base_adapters import training_adapter_input
@@ -104,7 +104,7 @@ class TrainQuick(sockets.TrainingNode):
         comfy_host.require_libraries()
         node_id = str(cls.hidden.unique_id)
         answers = Answers(
-            **inputs, loader=queued_prompt.loader_of(cls.hidden.prompt, node_id, "model")
+            **inputs, loader=prompt_under_check.loader_of(cls.hidden.prompt, node_id, "model")
         )
         connected = Connected(model, clip, vae, other_expert, clip_vision, audio_vae)
         handle, losses = run_quick(node_id, answers, connected, cls.workflow())
@@ -115,7 +115,7 @@ def _check(inputs: Mapping[str, Any]) -> None:
     from ..services.quick.plan import Answers, check_answers
 
     if {"folder", "base", "goal", "trigger_word"} <= inputs.keys():
-        linked = queued_prompt.links(comfy_host.current_node())
+        linked = prompt_under_check.links(comfy_host.current_node())
         name = inputs.get("name", "")
         answers = Answers(
             inputs["folder"], inputs["base"], inputs["goal"], "", name, inputs["trigger_word"]

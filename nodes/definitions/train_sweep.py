@@ -13,7 +13,7 @@ from .setting_inputs import RUN_SETTINGS, section_values
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ..services.choices import AdapterChoice, BaseChoice, EncodedCache, SettingsChoice
+    from ..services.socket_values import AdapterChoice, BaseChoice, EncodedCache, SettingsChoice
 
 
 class TrainSweep(sockets.TrainingNode):

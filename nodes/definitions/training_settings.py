@@ -124,7 +124,7 @@ class TrainingSettings(io.ComfyNode):
 
     @classmethod
     def execute(cls, **inputs: Any) -> io.NodeOutput:
-        from ..services.choices import SettingsChoice
+        from ..services.socket_values import SettingsChoice
 
         sockets.settings_check(cls.SETTINGS)(inputs)
         return io.NodeOutput(SettingsChoice(section_values(cls.SETTINGS, inputs)))

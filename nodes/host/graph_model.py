@@ -1,4 +1,4 @@
-"""What a MODEL of the graph tells about itself, and why one cannot be trained."""
+"""`GraphModel`: what a MODEL of the graph tells about itself; `refused_models` says which not."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ from functools import cached_property
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
-from ...trainer_core.errors import BaseModelError
 from ...trainer_core.families.base_names import distilled_word, is_turned_round
 from . import comfy_host, reference_images
 from .clip_and_vae_inputs import options_fingerprint, weights_fingerprint
 from .control_clips import control_rule
 from .model_encoders import LatentSpace
-from .refused_models import REFUSED_CLASSES, require_trainable
+from .refused_models import refused, require_trainable, require_trainable_kind
 from .start_frames import start_frames
 
 if TYPE_CHECKING:
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from ...trainer_core.diffusion.parameterization import Parameterization
     from ...trainer_core.types import FrameGrid, StartFrames
 
-_IMAGE, _VIDEO = 2, 3
+_VIDEO = 3
 _SCHEDULER = "simple"
 """Of the samples that a run makes, with the sampler euler."""
 
@@ -73,7 +72,6 @@ _READ_RATE = frozenset({"LTXV", "LTXAV"})
 _CAST = "manual_cast_dtype"
 """ComfyUI's name of what a model computes in where its weights are kept in something else."""
 _GUIDED = ("guidance_in.", "guidance_embed")
-_CHOOSE = "Choose a model that generates images or clips from text."
 
 
 @dataclass(eq=False)
@@ -92,7 +90,7 @@ class GraphModel:
     def __post_init__(self) -> None:
         """Refuse what cannot be trained."""
         require_trainable(self.patcher)
-        self._require_trainable_kind()
+        require_trainable_kind(self.patcher)
         _ = self.parameterization
 
     @property
@@ -197,13 +195,13 @@ class GraphModel:
         from ...trainer_core.diffusion import parameterization as known
 
         kinds, sampling = comfy_host.comfyui_module("comfy.model_sampling"), self.sampling
-        refused = (kinds.X0, kinds.IMG_TO_IMG, kinds.IMG_TO_IMG_FLOW, kinds.V_PREDICTION_DDPM)
-        if isinstance(sampling, refused):
-            kind = next(each for each in refused if isinstance(sampling, each))
-            raise self._refused(f"is sampled as {kind.__name__}")
+        untrained = (kinds.X0, kinds.IMG_TO_IMG, kinds.IMG_TO_IMG_FLOW, kinds.V_PREDICTION_DDPM)
+        if isinstance(sampling, untrained):
+            kind = next(each for each in untrained if isinstance(sampling, each))
+            raise refused(self.model, f"is sampled as {kind.__name__}")
         if "LCM" in classes_of(sampling):
             remedy = "Connect the MODEL from before that node and before the LoRA of LCM."
-            raise self._refused("is sampled as LCM, distilled to few steps", remedy)
+            raise refused(self.model, "is sampled as LCM, distilled to few steps", remedy)
         if isinstance(sampling, kinds.EDM):
             return known.edm(float(sampling.sigma_data))
         if isinstance(sampling, kinds.V_PREDICTION):
@@ -215,7 +213,7 @@ class GraphModel:
         if isinstance(sampling, kinds.CONST):
             scale = float(getattr(sampling, "noise_scale", 1.0))
             return known.flow(scale, self.sound_scale)
-        raise self._refused("is sampled in a way that is not known here")
+        raise refused(self.model, "is sampled in a way that is not known here")
 
     @property
     def straight(self) -> bool:
@@ -332,27 +330,6 @@ class GraphModel:
         )
         return "bf16" if fits or own == torch.bfloat16 else "fp32"
 
-    def _require_trainable_kind(self) -> None:
-        config = getattr(self.model, "model_config", None)
-        for each in (self.kind, self.config):
-            if each in REFUSED_CLASSES:
-                raise self._refused(REFUSED_CLASSES[each])
-        if "audio_model" in (getattr(config, "unet_config", None) or {}):
-            raise self._refused("makes sound")
-        if not hasattr(self.model, "diffusion_model"):
-            raise self._refused("has no diffusion model of torch, such as one of TensorRT")
-        found = self.patcher.get_model_object("latent_format")
-        if type(found).__name__ == "LatentFormat":
-            raise self._refused("has no latent format that is known")
-        if found.latent_dimensions not in {_IMAGE, _VIDEO} or not found.latent_channels:
-            raise self._refused(f"has latents of {type(found).__name__}, which are not an image's")
-        own = getattr(config, "latent_format", None)
-        if own is not None and own.latent_channels != found.latent_channels:
-            raise self._refused(f"a node has given the latents of {type(found).__name__}")
-        begins = getattr(self.model, "image_to_video", False)
-        if self.starts is None and (self.model.concat_keys or begins):
-            raise self._refused("is given an image or a mask beside the noise, as for inpainting")
-
     @property
     def traits(self) -> frozenset[str]:
         """What its presets depend on, as `families.presets.plan_preset` takes it."""
@@ -381,13 +358,6 @@ class GraphModel:
         if self.kind in _GUIDED_BY_WEIGHTS and not is_turned_round(name):
             return f"Its guidance is in its weights: {remedy}"
         return ""
-
-    def _refused(self, why: str, remedy: str = _CHOOSE) -> BaseModelError:
-        return BaseModelError(
-            f"a MODEL of {self.kind}, which {why}",
-            "a model that generates images or clips from text, sampled as flow, eps or v",
-            remedy,
-        )
 
 
 def classes_of(made: object) -> tuple[str, ...]:

@@ -1,17 +1,20 @@
-"""Which MODELs are refused: by their class, and by what nodes have put around them."""
+"""Which MODELs are refused, and why: by class, latents or inputs, and by what is around them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from ...trainer_core.errors import InputError
+from ...trainer_core.errors import BaseModelError, InputError
 from .clip_and_vae_inputs import named_patch, patches_of, require_plain
+from .start_frames import start_frames
 
+_IMAGE, _VIDEO = 2, 3
+_CHOOSE = "Choose a model that generates images or clips from text."
 _INSIDE, _COMPILED = ("transformer_options",), {"torch.compile", "torch_compile_kwargs"}
 """ComfyUI's names of what is inside of a model, and of the two that TorchCompileModel adds."""
 
-REFUSED_CLASSES: Mapping[str, str] = {
+_REFUSED_CLASSES: Mapping[str, str] = {
     "TripoSplat": "makes 3D objects",
     "Trellis2": "makes 3D objects",
     "Hunyuan3Dv2": "makes 3D objects",
@@ -81,3 +84,36 @@ def require_trainable(model: Any) -> None:
             "a MODEL whose own prediction is sampled",
             "Connect the MODEL from before that node; put the node behind Load LoRA for KSampler.",
         )
+
+
+def require_trainable_kind(patcher: Any) -> None:
+    """Refuse one that does not generate images or clips from text; `BaseModelError` says why."""
+    model = patcher.model
+    config = getattr(model, "model_config", None)
+    for each in (type(model).__name__, type(config).__name__):
+        if each in _REFUSED_CLASSES:
+            raise refused(model, _REFUSED_CLASSES[each])
+    if "audio_model" in (getattr(config, "unet_config", None) or {}):
+        raise refused(model, "makes sound")
+    if not hasattr(model, "diffusion_model"):
+        raise refused(model, "has no diffusion model of torch, such as one of TensorRT")
+    found = patcher.get_model_object("latent_format")
+    if type(found).__name__ == "LatentFormat":
+        raise refused(model, "has no latent format that is known")
+    if found.latent_dimensions not in {_IMAGE, _VIDEO} or not found.latent_channels:
+        raise refused(model, f"has latents of {type(found).__name__}, which are not an image's")
+    own = getattr(config, "latent_format", None)
+    if own is not None and own.latent_channels != found.latent_channels:
+        raise refused(model, f"a node has given the latents of {type(found).__name__}")
+    begins = getattr(model, "image_to_video", False)
+    if start_frames(model) is None and (model.concat_keys or begins):
+        raise refused(model, "is given an image or a mask beside the noise, as for inpainting")
+
+
+def refused(model: Any, why: str, remedy: str = _CHOOSE) -> BaseModelError:
+    """The error for a MODEL that cannot be trained; `why` goes on from "a MODEL of ..., which"."""
+    return BaseModelError(
+        f"a MODEL of {type(model).__name__}, which {why}",
+        "a model that generates images or clips from text, sampled as flow, eps or v",
+        remedy,
+    )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...trainer_core.errors import InputError
 from ...trainer_core.families import base_names
-from .choices import Expert
+from .socket_values import Expert
 
 if TYPE_CHECKING:
     from ..host.graph_model import GraphModel

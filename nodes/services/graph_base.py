@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ...trainer_core.families.graph_model_denoiser import GRAPH_MODEL
-from .choices import BaseChoice
 from .expert_models import ExpertInputs, expert_of
+from .socket_values import BaseChoice
 
 
 def base_of_model(

@@ -11,7 +11,12 @@ from typing import TYPE_CHECKING, Any, Literal
 from ...trainer_core.config import RunConfig
 from ...trainer_core.errors import ConfigError, TrainerError
 from ..host import comfy_host
-from .choices import (
+from .expert_models import HIGH, LOW, may_be_expert
+from .loras_folder import LoraKeeper, adapter_tensors, as_source
+from .panel.run_observer import NodeObserver
+from .rerun_stamps import GoingOn
+from .run_config import run_config, training_config
+from .socket_values import (
     AdapterChoice,
     BaseChoice,
     DatasetChoice,
@@ -21,11 +26,6 @@ from .choices import (
     RunHandle,
     SettingsChoice,
 )
-from .expert_models import HIGH, LOW, may_be_expert
-from .loras_folder import LoraKeeper, adapter_tensors, as_source
-from .panel.messages import NodeObserver
-from .rerun_stamps import GoingOn
-from .run_config import run_config, training_config
 
 if TYPE_CHECKING:
     import torch

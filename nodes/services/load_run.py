@@ -9,7 +9,7 @@ from typing import Any
 from ...trainer_core.errors import InputError
 from ...trainer_core.filesystem.text_files import read_object
 from ...trainer_core.training.checkpoints.run_names import CHECKPOINTS, METRICS, RECORD
-from .choices import RunHandle
+from .socket_values import RunHandle
 
 _ADAPTER = "adapter.safetensors"
 _WORDS = {0: "the newest", -1: "the best"}

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
     from ...trainer_core.families.family import Family
     from ...trainer_core.tensors.safetensors_reader import Source
-    from .choices import BaseChoice
+    from .socket_values import BaseChoice
 if TYPE_CHECKING:
     from ...trainer_core.training.observer import CheckpointSaved
-    from .panel.messages import NodeObserver
+    from .panel.run_observer import NodeObserver
 
 _SUFFIX = ".safetensors"
 _MOST_COPIES = 10_000

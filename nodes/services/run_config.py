@@ -10,7 +10,7 @@ from ...trainer_core.config import RunConfig
 from ...trainer_core.errors import ConfigError, InputError, RunError
 from ...trainer_core.families.registry import PACKAGES, get_family
 from ...trainer_core.families.run_files import load_config
-from .choices import AdapterChoice, BaseChoice, EncodedCache, Expert, SettingsChoice
+from .socket_values import AdapterChoice, BaseChoice, EncodedCache, Expert, SettingsChoice
 
 _OWN_FOLDERS = {"cache": "encoded samples", "pictures": "images of the graph"}
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from ...trainer_core.errors import RunError
 from ...trainer_core.families.run_files import load_config
 from ..host import comfy_host
-from .choices import AdapterChoice, BaseChoice, EncodedCache, RunHandle, SettingsChoice
 from .graph_run import described_run, family_of, train_described
-from .panel.messages import NodeObserver
+from .panel.run_observer import NodeObserver
 from .rerun_stamps import GoingOn
+from .socket_values import AdapterChoice, BaseChoice, EncodedCache, RunHandle, SettingsChoice
 
 if TYPE_CHECKING:
     from ...trainer_core.training.observer import Event

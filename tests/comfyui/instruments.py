@@ -224,7 +224,7 @@ async def get_pinned(request):
 async def forget_panel(request):
     """What a restart does to the panel, without the time of one."""
     panel = next(
-        sys.modules[name] for name in sys.modules if name.endswith("services.panel.messages")
+        sys.modules[name] for name in sys.modules if name.endswith("services.panel.run_states")
     )
     panel.PANEL.__init__()
     return web.json_response({})

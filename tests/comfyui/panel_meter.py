@@ -36,7 +36,7 @@ class Meter:
         self.installed = True
         # The pack loads it with its first run.
         (package,) = (name for name in sys.modules if name.endswith("adapter-trainer.nodes"))
-        module = importlib.import_module(f"{package}.services.panel.messages")
+        module = importlib.import_module(f"{package}.services.panel.run_observer")
         observer, server = module.NodeObserver, PromptServer.instance
         notify, requests, queue, send = (
             observer.notify,

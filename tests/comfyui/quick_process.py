@@ -55,7 +55,7 @@ def traits_of_header(name):
 
 
 def by_quick(parts):
-    choices = part("nodes.services.choices")
+    choices = part("nodes.services.socket_values")
     cache = choices.EncodedCache(Path("none"), parts.base, parts.dataset, parts.previews)
     given = (parts.base, cache, parts.adapter, parts.settings, parts.own, "output")
     return part("nodes.services.run_config").training_config(*given, can_preview=True)
@@ -63,7 +63,7 @@ def by_quick(parts):
 
 def by_graph(prompt, model=None):
     """As ComfyUI runs it, but for the nodes that encode and train."""
-    choices = part("nodes.services.choices")
+    choices = part("nodes.services.socket_values")
     classes = {
         node.define_schema().node_id: node
         for name, kind in (

@@ -141,7 +141,7 @@ def _vram(config: RunConfig, buckets: Sequence[ReportedBucket], controls: int) -
 
 def _inspected(config: RunConfig, report: DatasetReport, *, quiet: bool) -> DatasetReport:
     from ..data.cache.build_cache import cache_folder
-    from ..data.report.decoded_findings import inspect
+    from ..data.report.image_findings import find_in_images
 
     shown = not quiet and sys.stdout.isatty()
 
@@ -149,7 +149,7 @@ def _inspected(config: RunConfig, report: DatasetReport, *, quiet: bool) -> Data
         if shown and (done % _TOLD_EVERY == 0 or done == total):
             overwrite_line("" if done == total else f"looking at images: {done} of {total}")
 
-    return inspect(report, config.dataset, cache_folder(config), progress)
+    return find_in_images(report, config.dataset, cache_folder(config), progress)
 
 
 def _write(report: DatasetReport, options: Mapping[str, str]) -> dict[str, str]:

@@ -175,8 +175,8 @@ class _Files:
         import numpy as np
         from PIL import Image
 
+        from ....trainer_core.data.report.duplicates import MOST_GREY
         from ....trainer_core.data.report.image_fingerprints import look_of
-        from ....trainer_core.data.report.near_duplicates import MOST_GREY
 
         values = (frame[..., :3].float().clamp(0, 1) * 255).round().byte().cpu().numpy()
         image = Image.fromarray(np.ascontiguousarray(values)).convert("RGB")

@@ -181,8 +181,8 @@ def _tags(query: _Query, body: bytes) -> Any:
 def _alike(query: _Query, body: bytes) -> Any:
     """Images that look alike: places of each group, in the order of the images."""
     from ....trainer_core.data.clips import is_clip
+    from ....trainer_core.data.report.duplicates import alike
     from ....trainer_core.data.report.image_fingerprints import see
-    from ....trainer_core.data.report.near_duplicates import alike
 
     folder = comfy_host.dataset_path(query["folder"])
     items = _report_of(folder, query).items

@@ -11,7 +11,7 @@ from ....trainer_core.config.dataset import DatasetSection
 from ....trainer_core.config.folders import OVERRIDES, own_name
 from ....trainer_core.config.run import nested
 from ....trainer_core.errors import InputError
-from ..choices import DatasetChoice
+from ..socket_values import DatasetChoice
 
 _OF_A_FOLDER = {*OVERRIDES, "path", "folders", "regularization", "metadata"}
 _OF_FILES = {"missing_image", "missing_control", "unreadable", "animated"}

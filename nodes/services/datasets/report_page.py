@@ -11,9 +11,9 @@ from ....trainer_core.filesystem.file_names import name_mistake
 from ....trainer_core.filesystem.storage import write_text
 from ...host import comfy_host
 from ...host.served_files import html_page
-from ..choices import BaseChoice, DatasetChoice
 from ..graph_run import family_of
 from ..run_config import run_config
+from ..socket_values import BaseChoice, DatasetChoice
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -51,8 +51,8 @@ def dataset_page(
         InputError: When the dataset cannot be read at all.
     """
     from ....trainer_core.data.report.caption_findings import bracket_findings
-    from ....trainer_core.data.report.decoded_findings import inspect
     from ....trainer_core.data.report.html_page import report_page
+    from ....trainer_core.data.report.image_findings import find_in_images
     from ....trainer_core.data.report.make_report import in_order
     from ....trainer_core.data.report.report_text import report_text
     from ....trainer_core.families.dataset_reading import gather
@@ -75,7 +75,7 @@ def dataset_page(
         if (done % _TOLD_EVERY == 0 or done == total) and bar.show(done):
             comfy_host.raise_interrupted()
 
-    report = inspect(report, config.dataset, comfy_host.cache_folder(), progress)
+    report = find_in_images(report, config.dataset, comfy_host.cache_folder(), progress)
     # The same dataset writes over its page.
     name = "dataset" if name_mistake(report.title, new=True) else report.title
     path = _folder() / f"{name}.html"

@@ -1,4 +1,4 @@
-"""Which run a node's settings mean: what its panel shows, and what Continue goes on with.
+"""Answers the panel: which run a node's settings mean, and what its buttons do.
 
 A run belongs to its settings. Of all versions of a name the one is meant that was asked for the
 same; where there is none, these settings start a new run, and that is what is said.
@@ -20,7 +20,6 @@ from ..datasets.content_marks import with_marks
 from ..loras_folder import copy_adapter
 from ..rerun_stamps import CONTINUED, GoingOn
 from .history import Ending, last_steps, read_ending, read_run_file
-from .messages import ACTIVE, PANEL
 from .prompt_settings import (
     LARGEST_PROMPT,
     SEED,
@@ -31,7 +30,7 @@ from .prompt_settings import (
     kept_panel,
     node_of,
 )
-from .state import RunState
+from .run_states import ACTIVE, PANEL, RunState
 
 _CONTINUE, _LEAVE, _USE = "continue", "leave", "use"
 _LONGEST_ID = 200

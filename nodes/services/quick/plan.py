@@ -14,16 +14,16 @@ from ....trainer_core.printable import listed
 from ....trainer_core.types import ANY_CLIPS, FrameGrid
 from ...host import comfy_host
 from ...host.folders import headers
-from ..choices import (
+from ..expert_models import AUTO, HIGH, LOW, SWITCH_AT, ExpertInputs
+from ..graph_base import base_of_model
+from ..run_config import check_run_name, run_config
+from ..socket_values import (
     AdapterChoice,
     BaseChoice,
     DatasetChoice,
     PreviewChoice,
     SettingsChoice,
 )
-from ..expert_models import AUTO, HIGH, LOW, SWITCH_AT, ExpertInputs
-from ..graph_base import base_of_model
-from ..run_config import check_run_name, run_config
 from .base import NO_ADAPTER, QuickBase, quick_base
 
 if TYPE_CHECKING:

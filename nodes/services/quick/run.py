@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ....trainer_core.errors import TrainerError
-from ..choices import RunHandle
 from ..graph_run import encode, run_training
-from ..panel.messages import NodeObserver
+from ..panel.run_observer import NodeObserver
+from ..socket_values import RunHandle
 from .plan import Answers, Connected, parts_of, plan_run, require_encoders
 
 

@@ -24,8 +24,8 @@ from ...host.file_manager import file_manager, show_folder
 from ...host.folders import saved_checkpoints
 from ...host.served_files import html_page
 from ..loras_folder import place_of_copy
-from ..panel.messages import PANEL
 from ..panel.routes import run_state
+from ..panel.run_states import PANEL
 from .rows import LARGEST_NOTE, NOTES, checked_notes, listed_runs
 
 _Answer = tuple[Any, int]

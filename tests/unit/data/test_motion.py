@@ -11,8 +11,8 @@ from trainer_core.data.clips import read_frames
 from trainer_core.data.motion import Motion
 from trainer_core.data.report.contact_sheet import sheet_pages
 from trainer_core.data.report.dataset_report import as_json
-from trainer_core.data.report.decoded_findings import inspect
 from trainer_core.data.report.html_page import report_page
+from trainer_core.data.report.image_findings import find_in_images
 from trainer_core.data.report.make_report import Batching, make_report
 from trainer_core.data.report.thumbnails import thumbnails
 from trainer_core.data.sources.scan_folder import scan
@@ -109,7 +109,7 @@ def test_a_report_names_them_and_shows_three_frames(dataset):
     found = scan(chosen, grid=dataset.grid)
     plan = plan_buckets(found.samples, chosen, 16, None)
     told = []
-    report = inspect(
+    report = find_in_images(
         make_report(found, plan.samples, chosen, Batching(1, 1, 10)),
         chosen,
         progress=lambda done, total: told.append((done, total)),

@@ -15,8 +15,8 @@ from trainer_core.config import DatasetSection
 from trainer_core.data.buckets import plan_buckets
 from trainer_core.data.captions.length import TextLimit
 from trainer_core.data.report.dataset_report import DatasetReport
-from trainer_core.data.report.decoded_findings import inspect
 from trainer_core.data.report.finding_kinds import KINDS
+from trainer_core.data.report.image_findings import find_in_images
 from trainer_core.data.report.make_report import Batching, make_report, warnings_before
 from trainer_core.data.report.report_text import report_text
 from trainer_core.data.sources.scan_folder import survey
@@ -50,7 +50,7 @@ def report_of(
     plan = plan_buckets(sized, settings, MULTIPLE, lambda width, height, area: (width, height))
     found = dataclasses.replace(found, samples=samples)
     report = make_report(found, plan.samples, settings, Batching(batch, 1, 100), LIMIT, small)
-    return inspect(report, settings)
+    return find_in_images(report, settings)
 
 
 def clean(folder: Path) -> None:

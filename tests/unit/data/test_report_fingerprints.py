@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from trainer_core.data.report.near_duplicates import (
+from trainer_core.data.report.duplicates import (
     MOST_BITS,
     MOST_GREY,
     alike,

@@ -24,7 +24,7 @@ from ...filesystem.storage import atomic_write
 from ..image import on_white, to_srgb
 from ..image_decoders import BROKEN, MAX_PIXELS, decoded
 from .dataset_report import Looked
-from .near_duplicates import ACROSS, DOWN, Looks
+from .duplicates import ACROSS, DOWN, Looks
 
 FILE = "looks.bin"
 """Name of the file in the cache's folder."""

@@ -21,8 +21,8 @@ from PIL import Image
 from ...config.optimizer import OptimizerSection
 from ...config.section import most_of
 from ...config.training import TrainingSection
+from ...data.report.duplicates import FLAT, MOST_BITS, different_bits, look_hashes
 from ...data.report.image_fingerprints import look_of, see
-from ...data.report.near_duplicates import FLAT, MOST_BITS, different_bits, look_hashes
 from ...errors import StorageError
 from ..observer import CHECKPOINT, Advised, Observer
 

@@ -1,4 +1,4 @@
-"""What only decoding tells: images that are there twice or alike, masks without a shape, cuts."""
+"""Findings that need decoded images: broken ones, duplicates, blank ones, empty masks, cuts."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from .dataset_report import (
     ReportedImage,
     motion_findings,
 )
+from .duplicates import alike, is_flat, of_same_bytes
 from .finding_kinds import KINDS
 from .image_fingerprints import Seen, see
 from .make_report import in_order
-from .near_duplicates import alike, is_flat
 
 _BLACK, _WHITE = 8, 247
 _THREADS = 8
 
 
-def inspect(
+def find_in_images(
     report: DatasetReport,
     dataset: DatasetSection,
     remembered: Path | None = None,
@@ -100,12 +100,7 @@ def _finding(
 
 
 def _same(images: Sequence[ReportedImage], looks: Seen) -> Iterator[Finding]:
-    """Files of the same bytes."""
-    by_content: dict[bytes, list[int]] = {}
-    for at, content in enumerate(looks.contents):
-        if content:
-            by_content.setdefault(content, []).append(at)
-    groups = [group for group in by_content.values() if len(group) > 1]
+    groups = of_same_bytes(looks.contents)
     yield from _across("held_out_same", images, groups)
     yield from _within("duplicate", images, groups)
 

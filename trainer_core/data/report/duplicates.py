@@ -1,6 +1,7 @@
-"""Which images look alike: a difference hash finds candidates, nine times eight greys confirm them.
+"""Which images are there twice, in the same bytes, and which look alike (near duplicates).
 
-The hash has a bit for each of eight times eight neighbours in a row: whether the right one is
+A difference hash finds candidates, and nine times eight greys confirm them. The hash has a bit for
+each of eight times eight neighbours in a row: whether the right one is
 brighter (the "dHash" of N. Krawetz, hackerfactor.com, 2013), here by more than the noise of a JPEG.
 Two hashes that differ in at most ``MOST_BITS`` bits agree wholly in one of ``MOST_BITS + 1`` parts
 of their bits (pigeonhole), so that only images that share a part are compared; where many share
@@ -130,6 +131,15 @@ def _compared(hashes: Hashes, places: NDArray[np.int64], most: int) -> Iterator[
         later = first < second
         if later.any():
             yield np.stack([places[first[later]], places[second[later]]], axis=1)
+
+
+def of_same_bytes(contents: Sequence[bytes]) -> list[list[int]]:
+    """Group files by digests of their bytes: the places of two and more; an empty one is none."""
+    by_content: dict[bytes, list[int]] = {}
+    for place, content in enumerate(contents):
+        if content:
+            by_content.setdefault(content, []).append(place)
+    return [group for group in by_content.values() if len(group) > 1]
 
 
 def alike(looks: Looks, most: int = MOST_BITS) -> list[list[int]]:

@@ -1,4 +1,4 @@
-"""What a prompt says while ComfyUI checks it.
+"""The prompt that ComfyUI checks before it is queued: what it holds beside a node's own inputs.
 
 ComfyUI shows a node's check only the inputs that it names, drops its own checks of those, and
 repeats what the node says for each of them. So the checks name one input, and look here for the

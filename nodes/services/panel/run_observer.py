@@ -1,14 +1,9 @@
-"""Shows runs on their nodes and in the panel, and carries cancel and the panel's buttons to them.
-
-Events may be lost (a page reload, a closed tab), so the state is kept here and can be asked for.
-"""
+"""`NodeObserver`: shows a run on its node and in the panel, and notices a cancelled prompt."""
 
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -37,106 +32,14 @@ from ...host import comfy_host
 from ...host.folders import saved_checkpoints
 from ..rerun_stamps import CONTINUED, GoingOn
 from .history import Ending, HeldOut, sample_of
-from .prompt_settings import KEPT, Asked, asked_settings
-from .state import RunState
+from .prompt_settings import KEPT, asked_settings
+from .run_states import ACTIVE, PANEL, RunState
 
 if TYPE_CHECKING:
     from ..loras_folder import LoraKeeper
 
 _EVENTS_PER_SECOND = 5
 _SMOOTH = 0.9
-_KEPT_STATES = 64
-_REQUESTS = frozenset({"save", "preview", "stop"})
-ACTIVE = frozenset({"caching", "loading", "training"})
-"""What a run is while something is computed for it."""
-
-
-class Panel:
-    """The states of all train nodes; used by the prompt's thread and the server's.
-
-    Attributes:
-        lock: Held while a state is read or changed.
-    """
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self._states: OrderedDict[str, RunState] = OrderedDict()
-        self._requests: dict[str, set[str]] = {}
-
-    def open(self, state: RunState) -> None:
-        """Begin a node's run; what was shown of the last one is forgotten."""
-        with self.lock:
-            self._open(state)
-
-    def show_again(self, state: RunState) -> None:
-        """Show a run that is read from the disk, unless the node trains by now."""
-        with self.lock:
-            present = self._states.get(state.node_id)
-            if present is None or present.status not in ACTIVE:
-                self._open(state)
-
-    def _open(self, state: RunState) -> None:
-        self._states.pop(state.node_id, None)
-        self._states[state.node_id] = state
-        self._requests[state.node_id] = set()
-        # A run that trains is kept: its buttons have to reach it.
-        old = [node for node, each in self._states.items() if each.status not in ACTIVE]
-        for node in old[: max(0, len(self._states) - _KEPT_STATES)]:
-            del self._states[node], self._requests[node]
-
-    def snapshot(self, node_id: str) -> dict[str, Any]:
-        """A node's state; empty when it has not run since the server started."""
-        with self.lock:
-            state = self._states.get(node_id)
-            return {} if state is None else state.snapshot()
-
-    def live(self, run: str) -> dict[str, Any]:
-        """The state of the node that trains a run now; empty where none does."""
-        with self.lock:
-            states = [each for each in self._states.values() if each.status in ACTIVE]
-            return next((each.snapshot() for each in states if each.run == run), {})
-
-    def of_prompt(self, prompt_id: str) -> dict[str, tuple[str, int, float | None]]:
-        """Name, steps and seconds left of each training of a prompt, by its node."""
-        with self.lock:
-            states = [each for each in self._states.values() if each.prompt_id == prompt_id]
-            return {each.node_id: (each.name, each.steps, each.seconds_left()) for each in states}
-
-    def explain(self, node_id: str, prompt_id: str, error: dict[str, str]) -> bool:
-        """Show why a node's run has failed; says whether the node has such a run to show it on."""
-        with self.lock:
-            state = self._states.get(node_id)
-            if state is None or state.prompt_id != prompt_id or state.status != "failed":
-                return False
-            state.error = error
-            shown = state.snapshot()
-        comfy_host.send("adapter_trainer.state", shown)
-        return True
-
-    def asked(self, node_id: str) -> Asked | None:
-        """What a node's last run was asked for, where that is known."""
-        with self.lock:
-            state = self._states.get(node_id)
-            return None if state is None else state.asked
-
-    def request(self, node_id: str, action: str) -> str:
-        """Note that ``save``, ``preview`` or ``stop`` was pressed; says why not, or nothing."""
-        with self.lock:
-            state = self._states.get(node_id)
-            if action not in _REQUESTS:
-                return f"unknown request {action[:20]!r}"
-            if state is None or state.status not in ACTIVE:
-                return "this node is not training"
-            self._requests[node_id].add(action)
-            return ""
-
-    def take_requests(self, node_id: str) -> RunRequests:
-        """The requests since the last call."""
-        with self.lock:
-            actions = self._requests.get(node_id, set())
-            taken = RunRequests(**{name: name in actions for name in sorted(_REQUESTS)})
-            actions.clear()
-            return taken
 
 
 class _Throttle:
@@ -154,10 +57,7 @@ class _Throttle:
         return True
 
 
-PANEL = Panel()
-
-
-def workflow_id(queued: Mapping[str, object]) -> str:
+def _workflow_id(queued: Mapping[str, object]) -> str:
     """What the page knows the workflow by; nothing without a page."""
     workflow = queued.get("workflow")
     return str(workflow.get("id") or "") if isinstance(workflow, Mapping) else ""
@@ -180,7 +80,7 @@ class NodeObserver:
         queued: Mapping[str, object] | None = None,
     ) -> None:
         # Where nobody says how many steps there are, it is known when the images are counted.
-        workflow, prompt = workflow_id(queued or {}), (queued or {}).get("prompt")
+        workflow, prompt = _workflow_id(queued or {}), (queued or {}).get("prompt")
         # What the panel has promised of this run.
         self.going = (
             CONTINUED.take(node_id, comfy_host.running().get("extra_data")) if trains else GoingOn()

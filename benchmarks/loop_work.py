@@ -39,8 +39,8 @@ from trainer_core.data.load_batch import load_batch
 from trainer_core.families.registry import get_family
 from trainer_core.training.checkpoints.train_state import TrainState
 from trainer_core.training.metrics.adapter_norms import AdapterNorms
-from trainer_core.training.metrics.measurements import Measurements
 from trainer_core.training.metrics.metrics_file import MetricsWriter
+from trainer_core.training.metrics.step_metrics import StepMetrics
 from trainer_core.training.metrics.tensorboard import TensorBoard
 from trainer_core.training.observer import RunRequests, SilentObserver
 from trainer_core.training.step.micro_batch import MicroBatchLoss
@@ -190,7 +190,7 @@ def make_trainer(
         parameters=weights,
         recorder=recorder,  # pyright: ignore[reportArgumentType]
         clock=clock,
-        measurements=Measurements(clock, norms, 4, cpu) if recorder else None,
+        step_metrics=StepMetrics(clock, norms, 4, cpu) if recorder else None,
     )
 
 

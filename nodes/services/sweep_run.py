@@ -36,9 +36,9 @@ class _TrialObserver(NodeObserver):
         self._watch.observe(event)
         super().notify(event)
 
-    def hopeless(self) -> bool:
+    def should_stop(self) -> bool:
         """Whether the sweep ends the trial."""
-        return self._watch.hopeless(self.notify)
+        return self._watch.should_stop(self.notify)
 
 
 def check_grid(inputs: Mapping[str, Any]) -> None:

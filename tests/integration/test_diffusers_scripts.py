@@ -205,8 +205,8 @@ def ours(script: Script, model, data: Data, loss: LossSection, training):
         seed=SEED,
         part=(0, 1),
         device=CPU,
-        loss_of=make_loss(loss),
-        weigh=make_weighting(loss, make_learned(loss)),
+        loss_function=make_loss(loss),
+        sigma_weight=make_weighting(loss, make_learned(loss)),
     )
     trainer = small_trainer(
         RunConfig(training=training),

@@ -84,7 +84,7 @@ def begun(config, at_end):
 
 def expected_targets(run, maker, points):
     """What a base says that never had an adapter, at the twins of a pass; and its own noise."""
-    data, count = run.data, points.of_base
+    data, count = run.data, points.base_targets
     bare = data.family.load_transformer(data.location, torch.float32, CPU)
     sigmas = torch.tensor(points.sigmas[-count:])
     controls = [each[-count:] for each in points.controls]
@@ -104,19 +104,21 @@ def test_the_target_is_what_a_bare_base_says_to_the_bit(tmp_path, cache, images,
         asking, asked = base_answers(run, maker), 0
         for micro in plan.dealt(1):
             (points,) = maker.prepare(1, micro)
-            (answered,) = asking.answered([points], 1, micro)
-            if not points.of_base:
+            (answered,) = asking.fill_targets([points], 1, micro)
+            if not points.base_targets:
                 assert answered is points
                 continue
-            asked += points.of_base
-            twins = answered.target[-points.of_base :]
+            asked += points.base_targets
+            twins = answered.target[-points.base_targets :]
             assert torch.equal(twins, expected_targets(run, maker, points))
             assert not answered.target.requires_grad
-            assert torch.equal(answered.target[: -points.of_base], points.target[: -points.of_base])
+            assert torch.equal(
+                answered.target[: -points.base_targets], points.target[: -points.base_targets]
+            )
             assert run.state.adapter.strength == 1.0
             # The adapter does change what is predicted there, which is what is learned from.
             with torch.no_grad():
-                changed = maker.predict(*points.inputs(CPU))[-points.of_base :]
+                changed = maker.predict(*points.inputs(CPU))[-points.base_targets :]
             assert not torch.allclose(changed, twins, atol=1e-4)
         assert asked == 2
         check_draws(run, maker, plan)
@@ -137,7 +139,7 @@ def check_draws(run, maker, plan):
             if position >= 0:
                 own[points.sigmas[row]] = points, row, position
     for points in passes:
-        for row in range(len(points.sigmas) - points.of_base, len(points.sigmas)):
+        for row in range(len(points.sigmas) - points.base_targets, len(points.sigmas)):
             beside, at, position = own[points.sigmas[row]]
             assert torch.equal(points.noisy[row], beside.noisy[at])
             assert all(

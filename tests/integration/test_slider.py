@@ -129,7 +129,7 @@ def test_each_of_several_neutral_prompts_is_trained_towards_its_own(tmp_path, ca
                 seen[each] += 1
             if step > 2:
                 continue
-            (answered,) = maker.answered([points], step, 0)
+            (answered,) = maker.fill_targets([points], step, 0)
             velocities = [
                 torch.cat(
                     [
@@ -192,7 +192,7 @@ def test_without_a_negative_prompt_the_base_is_asked_twice_and_a_step_may_be_div
         run, _, maker = begun(config, at_end)
         maker = base_answers(run, maker)
         (points,) = maker.prepare(1, 0)
-        (answered,) = maker.answered([points], 1, 0)
+        (answered,) = maker.fill_targets([points], 1, 0)
         given = points.noisy, points.sigmas
         texts = points.conditionings[0], points.directions[0][0]
         neutral, positive = (base_velocity(run, *given, text) for text in texts)

@@ -79,7 +79,7 @@ def brute_force(validation: Validation) -> float:
             generator = torch.Generator().manual_seed(counter_seed(0, *names))
             noise = torch.randn(sample.latents.shape, generator=generator)
             batch = step_inputs.Batch((), (0,), sample.latents[None], (), ())
-            sigma = validation.held.measuring.levels(batch)[level]
+            sigma = validation.held.setup.levels(batch)[level]
             noisy = (1 - sigma) * sample.latents.double() + sigma * noise.double()
             velocity = predict(
                 noisy.float()[None], torch.tensor([sigma]), [sample.conditioning], []

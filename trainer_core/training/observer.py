@@ -230,7 +230,7 @@ class StopCause(Protocol):
 class StoppingObserver(Protocol):
     """An observer that compares the run with others and may end it at a measurement."""
 
-    def hopeless(self) -> bool:
+    def should_stop(self) -> bool:
         """Whether the run ends here with its adapter.
 
         Asked after each measurement on held-out images, and when a run goes on. The answer may

@@ -37,7 +37,7 @@ def preview_generator(run: Loaded, recorder: Recorder | None) -> Callable[[int],
         with run.base_adapters.sampling(), run.processes.leading(run.transformer):
             if recorder is None:
                 return
-            with recorder.saved_on_failure(step), skipped, run.state.shown(weights):
+            with recorder.saved_on_failure(step), skipped, run.state.use_weights(weights):
                 sample_previews(
                     replace(run.data.sampler(run.transformer, device), other=other),
                     run.config.preview,

@@ -190,7 +190,7 @@ class Recorder:
         if result.validation_loss is not None:
             self._adviser.held_out(result.step, losses, best.base)
 
-    def measured(self, step: int, loss: float, trained: float | None) -> None:
+    def record_validation(self, step: int, loss: float, trained: float | None) -> None:
         """Tell of the losses on held-out and trained images.
 
         Those of a step are written with it, but for one that the run had made before it started.

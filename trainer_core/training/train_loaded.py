@@ -16,7 +16,7 @@ from .memory.device_errors import explained
 from .memory.out_of_memory import MemoryManager, SmallerStep
 from .metrics.adapter_norms import AdapterNorms
 from .metrics.advice import Course
-from .metrics.measurements import Measurements
+from .metrics.step_metrics import StepMetrics
 from .objectives.validation import Validation
 from .observer import Noted, Warned
 from .previews import preview_generator
@@ -66,7 +66,7 @@ def train_loaded(run: Loaded, recorder: Recorder | None) -> tuple[str, int]:
     clock = StepClock(device)
     reading = ReadAhead(maker.prepare, plan.following(run.steps))
     with contextlib.closing(reading) as ahead, _compiled(run):
-        maker = replace(maker, ahead=clock.waiting(ahead))
+        maker = replace(maker, read_ahead=clock.waiting(ahead))
         split = SplitBatches(maker, enabled=not run.processes.sharded)
         end = Trainer(
             config=run.config,
@@ -80,7 +80,7 @@ def train_loaded(run: Loaded, recorder: Recorder | None) -> tuple[str, int]:
             memory=_memory_manager(run, split, recorder),
             clock=clock,
             # All processes would measure the same; the first one records it.
-            measurements=_measurements(run, clock) if recorder else None,
+            step_metrics=_step_metrics(run, clock) if recorder else None,
             validation=_validation(run, maker, noted=recorder is not None),
             generate=preview_generator(run, recorder),
             replanned=run.replanned,
@@ -135,7 +135,7 @@ def _routed(run: Loaded, maker: MicroBatchLoss) -> MicroBatchLoss:
     if settings.share == 1:
         return maker
     routing = TokenRouting(run.transformer, family, settings, run.config.seed)
-    return replace(maker, predict=routing.routed(maker.predict), begin=routing.begin)
+    return replace(maker, predict=routing.routed(maker.predict), on_begin=routing.begin)
 
 
 def _memory_manager(run: Loaded, split: SplitBatches, recorder: Recorder | None) -> MemoryManager:
@@ -151,7 +151,7 @@ def _memory_manager(run: Loaded, split: SplitBatches, recorder: Recorder | None)
     )
 
 
-def _measurements(run: Loaded, clock: StepClock) -> Measurements:
+def _step_metrics(run: Loaded, clock: StepClock) -> StepMetrics:
     settings = run.config.metrics
     norms = AdapterNorms(
         run.state.adapter,
@@ -161,7 +161,7 @@ def _measurements(run: Loaded, clock: StepClock) -> Measurements:
         run.steps,
         lambda line: run.observer.notify(Warned(line)),
     )
-    return Measurements(clock, norms, settings.sigma_bands, run.processes.device)
+    return StepMetrics(clock, norms, settings.sigma_bands, run.processes.device)
 
 
 def course_of(run: Loaded) -> Course:

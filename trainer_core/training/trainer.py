@@ -19,7 +19,7 @@ from .checkpoints.checkpoint import Checkpoint, read_whole_checkpoint
 from .checkpoints.checkpoint_clock import CheckpointClock
 from .checkpoints.longer_run import ReplannedSchedule, replan_schedule
 from .checkpoints.non_finite_recovery import (
-    RestoreError,
+    RestoreSignal,
     checkpoint_to_restore,
     rate_share,
     restore_note,
@@ -28,9 +28,9 @@ from .checkpoints.run_folder import version_number
 from .checkpoints.train_state import TrainState
 from .memory.out_of_memory import MemoryManager
 from .metrics.loss_ledger import indices_by_place
-from .metrics.measurements import Measurements
+from .metrics.step_metrics import StepMetrics
 from .objectives.slider import kept_strength
-from .objectives.validation import Measured, Validation
+from .objectives.validation import Validation, ValidationResult
 from .observer import CheckpointRestored, Observer, RunRequests, StoppingObserver, Warned
 from .optimizers import make_optimizer, set_learning_rate, update
 from .recorder import Recorder
@@ -59,7 +59,7 @@ class Trainer:
         parameters: The trained parameters; unset: those of the adapter.
         recorder: Writes metrics, checkpoints and previews; None in all processes but the first.
         memory: Repeats a step in less memory where the device is full.
-        measurements: Adds norms, times and memory to the metrics of a step.
+        step_metrics: Adds norms, times and memory to the metrics of a step.
         generate: Generates the previews of a step; every process calls it.
         replanned: The schedule of a run that was made longer.
         checkpoint_folder: The checkpoints of the run that is resumed; None for a new run.
@@ -79,7 +79,7 @@ class Trainer:
         recorder: Recorder | None = None,
         memory: MemoryManager | None = None,
         clock: StepClock | None = None,
-        measurements: Measurements | None = None,
+        step_metrics: StepMetrics | None = None,
         validation: Validation | None = None,
         generate: Callable[[int], None] | None = None,
         replanned: ReplannedSchedule | None = None,
@@ -91,7 +91,7 @@ class Trainer:
         self.parameters = state.adapter.parameters() if parameters is None else parameters
         self.recorder, self.memory = recorder, memory
         self.clock = clock or StepClock(processes.device)
-        self.measurements, self.validation, self.generate = measurements, validation, generate
+        self.step_metrics, self.validation, self.generate = step_metrics, validation, generate
         self.schedule = make_schedule(self.training.schedule, steps, replanned)
         # The first process requests a due checkpoint from all of them.
         self._checkpoint_clock = CheckpointClock(
@@ -113,9 +113,9 @@ class Trainer:
         while True:
             try:
                 return self._train_steps()
-            except RestoreError as error:
-                step, target = error.step, error.target
-            # Outside the handler: the frames of the error keep the graph of the step alive.
+            except RestoreSignal as signal:
+                step, target = signal.step, signal.target
+            # Outside the handler: the frames of the signal keep the graph of the step alive.
             self.restore_checkpoint(step, target)
 
     def _train_steps(self) -> tuple[str, int]:
@@ -125,15 +125,15 @@ class Trainer:
         for step in range(self.state.step + 1, self.steps + 1):
             if self.memory is not None:
                 self.memory.between_steps()
-            result, errors, requests = self.train_step(step)
+            result, sample_losses, requests = self.train_step(step)
             is_last = not requests.cancel and (requests.stop or step == self.steps)
-            measured = self._validate_and_record(result, errors, is_last=is_last)
-            requests = requests.with_stop(measured.stop)
+            validated = self._validate_and_record(result, sample_losses, is_last=is_last)
+            requests = requests.with_stop(validated.stop)
             saved = self._checkpoint_is_due(step, requests)
             if saved:
                 self.save_checkpoint(step)  # before the previews: they take long and may fail
-            cancelled = requests.cancel or measured.cancelled
-            final_previews = step == self.steps or measured.stop
+            cancelled = requests.cancel or validated.cancelled
+            final_previews = step == self.steps or validated.stop
             if not cancelled and self._previews_are_due(step, requests, is_final=final_previews):
                 cancelled = self.preview(step)
             if step < self.steps and (cancelled or requests.stop):
@@ -154,13 +154,13 @@ class Trainer:
                 cancelled = self.preview(0)
             if cancelled:
                 self.save_checkpoint(0)
-        elif not cancelled and state.best.measured < state.step:
+        elif not cancelled and state.best.measured_step < state.step:
             # The run was stopped before the validation of its last step. It is made up for here, so
             # that best step, early stopping and metrics do not depend on where the run was stopped.
-            measured = self.validate(state.step, is_last=state.step >= self.steps)
+            validated = self.validate(state.step, is_last=state.step >= self.steps)
             if self._is_best(state.step):
                 self.save_checkpoint(state.step)  # the same one again, which marks it as the best
-            cancelled, stop = measured.cancelled, measured.stop
+            cancelled, stop = validated.cancelled, validated.stop
         if cancelled:
             return "cancelled"
         return "done" if stop else None
@@ -174,10 +174,10 @@ class Trainer:
             step: From 1. It decides the learning rate, the samples and their noise.
 
         Returns:
-            The result, the errors of the step's samples, and the requests of all processes.
+            The result, the losses of the step's samples, and the requests of all processes.
 
         Raises:
-            RestoreError: When too many steps in a row are not finite.
+            RestoreSignal: When too many steps in a row are not finite.
             NonFiniteError: The same, when no checkpoint can be restored.
         """
         started = time.perf_counter()
@@ -191,12 +191,12 @@ class Trainer:
             micro_results = self.memory.retry_when_full(
                 step, lambda: self.compute_gradients(step, samples)
             )
-        self.clock.computed()
+        self.clock.mark_computed()
         self.processes.sum_gradients(self.parameters)
         norm = clip_gradients(self.parameters, self.training.max_grad_norm)
         # With one process, the only place where a step waits for the device.
         numbers = read_numbers(self.processes, micro_results, norm, samples, self.plan.times)
-        self.clock.numbers_read()
+        self.clock.mark_numbers_read()
         finite = math.isfinite(numbers.loss + numbers.norm)
         if not finite:
             forget_gradients(self.parameters)
@@ -207,7 +207,7 @@ class Trainer:
         if finite:
             update(optimizer, self.parameters)
             forget_gradients(self.parameters)
-            self._after_update(step, numbers.errors)
+            self._after_update(step, numbers.sample_losses)
         result = StepResult(
             step=step,
             epoch=self.plan.batches.epoch(step),
@@ -219,7 +219,7 @@ class Trainer:
             time=time.time(),
             skipped=not finite,
         )
-        return result, numbers.errors if finite else (), requests
+        return result, numbers.sample_losses if finite else (), requests
 
     def compute_gradients(self, step: int, samples: int) -> list[MicroBatchResult]:
         """Run this process's micro-batches of a step forward and backward.
@@ -243,42 +243,42 @@ class Trainer:
         share = rate_share(self.training.recovery, self.state.restores)
         return self.training.optimizer.learning_rate * self.schedule(step) * share
 
-    def validate(self, step: int, *, is_last: bool = False) -> Measured:
+    def validate(self, step: int, *, is_last: bool = False) -> ValidationResult:
         """Where it is due, compute and record the loss on held-out images, and update the best.
 
         Args:
             is_last: Whether the run ends with this step, after which validation is always due.
 
         Returns:
-            What was measured, without losses where validation is not due.
+            The losses, None where validation is not due.
         """
         every = self.config.dataset.validation.every
         if self.validation is None or (step % every and not is_last):
-            return Measured()
+            return ValidationResult()
         # With the weights that previews are generated with.
-        with self.state.shown(self.training.ema.previews):
-            measured = self.validation(step)
-        if measured.loss is None:
-            return measured
+        with self.state.use_weights(self.training.ema.previews):
+            validated = self.validation(step)
+        if validated.loss is None:
+            return validated
         if self.recorder is not None:
-            self.recorder.measured(step, measured.loss, measured.trained)
+            self.recorder.record_validation(step, validated.loss, validated.trained_loss)
         best = self.state.best
         if step == 0:
-            best.set_base(measured.loss)
+            best.set_base(validated.loss)
         else:
-            best.add(step, measured.loss, scheduled=step % every == 0)
-        return replace(measured, stop=step > 0 and self._should_stop())
+            best.add(step, validated.loss, scheduled=step % every == 0)
+        return replace(validated, stop=step > 0 and self._should_stop())
 
     def _should_stop(self) -> bool:
         """Whether the run gets no better, or is too far behind the other trials of its sweep."""
-        hopeless = isinstance(self.observer, StoppingObserver) and self.observer.hopeless()
-        return hopeless or self.state.best.stop_due(self.training.early_stop)
+        stopped = isinstance(self.observer, StoppingObserver) and self.observer.should_stop()
+        return stopped or self.state.best.stop_due(self.training.early_stop)
 
     def save_checkpoint(self, step: int) -> None:
         """Save the state after a step. Where the disk is full, `requests` asks for it again.
 
         Raises:
-            RestoreError: When a weight is not finite.
+            RestoreSignal: When a weight is not finite.
             NonFiniteError: The same, when no older checkpoint can be restored.
         """
         found: NonFiniteError | None = None
@@ -338,38 +338,38 @@ class Trainer:
             self.observer.notify(CheckpointRestored(note, state.step))
             self.recorder.restart(replanned)
 
-    def _after_update(self, step: int, errors: Sequence[SampleLoss]) -> None:
+    def _after_update(self, step: int, sample_losses: Sequence[SampleLoss]) -> None:
         """Update weight averages, norms, the learned weighting and the ledger after a step."""
-        self.state.updated()
-        self.clock.updated()
-        if self.measurements is not None:
-            self.measurements.measure_norms(step)
+        self.state.after_update()
+        self.clock.mark_updated()
+        if self.step_metrics is not None:
+            self.step_metrics.measure_norms(step)
         if self.state.learned is not None:
-            self.state.learned.learn((each.sigma, each.error) for each in errors)
+            self.state.learned.learn((each.sigma, each.error) for each in sample_losses)
         if self.state.ledger is not None:
-            self.state.ledger.add(step, indices_by_place(self.plan.batches, step), errors)
+            self.state.ledger.add(step, indices_by_place(self.plan.batches, step), sample_losses)
 
     def _validate_and_record(
-        self, result: StepResult, errors: Sequence[SampleLoss], *, is_last: bool
-    ) -> Measured:
+        self, result: StepResult, sample_losses: Sequence[SampleLoss], *, is_last: bool
+    ) -> ValidationResult:
         """Validate after a step, then record the step, also when validation fails."""
         recorder, step = self.recorder, result.step
         with recorder.saved_on_failure(step) if recorder else contextlib.nullcontext():
             try:
-                measured = self.validate(step, is_last=is_last)
+                validated = self.validate(step, is_last=is_last)
             except Exception:
                 # The checkpoint that is saved on the way out includes this step.
-                self.finish_step(result, errors)
+                self.finish_step(result, sample_losses)
                 raise
-        self.finish_step(measured.written_to(result), errors)
-        return measured
+        self.finish_step(validated.add_to(result), sample_losses)
+        return validated
 
-    def finish_step(self, result: StepResult, errors: Sequence[SampleLoss]) -> None:
-        """Count a step as made, and record it with the errors of its samples."""
+    def finish_step(self, result: StepResult, sample_losses: Sequence[SampleLoss]) -> None:
+        """Count a step as made, and record it with the losses of its samples."""
         self.state.step = result.step
         self.state.skipped = self.state.skipped + 1 if result.skipped else 0
-        if self.measurements is not None:
-            result = self.measurements.complete(result, errors)
+        if self.step_metrics is not None:
+            result = self.step_metrics.add_to(result, sample_losses)
         if self.recorder is not None:
             self.recorder.record(result)
 
@@ -413,7 +413,7 @@ class Trainer:
         raise non_finite_error(step, what, micro_results, remedy, self._broken_place(step))
 
     def _restore_or_save_last(self, step: int, first_bad_step: int) -> str:
-        """Raise `RestoreError` where a checkpoint can be restored; else save the last state.
+        """Raise `RestoreSignal` where a checkpoint can be restored; else save the last state.
 
         Args:
             step: The step that is not finite.
@@ -423,12 +423,12 @@ class Trainer:
             The remedy of the error that ends the run.
 
         Raises:
-            RestoreError: With the checkpoint to restore.
+            RestoreSignal: With the checkpoint to restore.
         """
         if self.state.restores < self.training.recovery.returns:
             target = self._newest_restorable(first_bad_step)
             if target is not None:
-                raise RestoreError(step, target)
+                raise RestoreSignal(step, target)
         if self.recorder is None:
             return "See the message of the first process."
         return self.recorder.save_before_failed_step(step, first_bad_step)

@@ -11,7 +11,7 @@ from fixtures.swapped_blocks import MAKERS, place
 from trainer_core.config import RunConfig
 from trainer_core.errors import NonFiniteError
 from trainer_core.families.registry import get_family
-from trainer_core.training.checkpoints.non_finite_recovery import RestoreError
+from trainer_core.training.checkpoints.non_finite_recovery import RestoreSignal
 from trainer_core.training.checkpoints.train_state import TrainState
 from trainer_core.training.memory.out_of_memory import MemoryManager
 from trainer_core.training.step.micro_batch import MicroBatchResult
@@ -49,7 +49,7 @@ def test_single_steps_are_left_out_and_told_of(tmp_path):
 @pytest.mark.parametrize(("skips", "broken", "first"), [(0, 5, 5), (1, 6, 5), (3, 8, 5)])
 def test_more_in_a_row_lead_back_to_a_state_before_the_first(tmp_path, skips, broken, first):
     trainer, run = make_run(tmp_path, 20, range(5, 20), saved=[0, 2, 4, 5, 6], skips=skips)
-    with pytest.raises(RestoreError) as restored:
+    with pytest.raises(RestoreSignal) as restored:
         trainer._train_steps()
     # Not to the state of step 4 either, from which the same numbers follow.
     assert (restored.value.step, restored.value.target) == (broken, 2)
@@ -79,7 +79,7 @@ def test_weights_that_are_not_finite_lead_back_too(tmp_path, monkeypatch):
         raise NonFiniteError("adapter.x is not finite at step 8", "finite weights", "")
 
     monkeypatch.setattr(run, "save", save)
-    with pytest.raises(RestoreError) as restored:
+    with pytest.raises(RestoreSignal) as restored:
         trainer.save_checkpoint(8)
     assert (restored.value.step, restored.value.target) == (9, 4)
     trainer.state.restores = 1

@@ -28,7 +28,7 @@ def test_a_step_weighs_each_sample_and_tells_what_it_was_off_by_without(masked):
     batch = batch_of(shape, weights=(1.0, 0.5, 2.0), masks=masks)
     model = Model(shape)
     weigh, loss = make_sigma_weight("cosmap", 5.0), FlowLoss("huber", 0.3)
-    step = maker(model, batch, preserved_of(shape), weigh=weigh, loss_of=loss)
+    step = maker(model, batch, preserved_of(shape), sigma_weight=weigh, loss_function=loss)
     made = step(1, 0)
     ((noisy, sigma),) = model.seen
     assert len(noisy) == 4, "points that the base is held to share the pass"
@@ -46,9 +46,9 @@ def test_what_is_held_out_is_measured_by_the_loss_without_the_weights_of_noise_l
     shape = SHAPES["plain"]
     model, loss = Model(shape), FlowLoss("mae", guidance=1.0)
     weigh = make_sigma_weight("sigma_sqrt", 5.0)
-    weighted = maker(model, batch_of(shape), loss_of=loss, weigh=weigh)
+    weighted = maker(model, batch_of(shape), loss_function=loss, sigma_weight=weigh)
     (points,) = weighted.prepare(1, 0)
-    unweighted = maker(model, batch_of(shape), loss_of=loss)
+    unweighted = maker(model, batch_of(shape), loss_function=loss)
     assert torch.equal(weighted.loss(points), unweighted(1, 0).loss)
     assert weighted.measure(points)[0] > 1.5 * weighted.loss(points)
 
@@ -161,7 +161,7 @@ def test_learned_weights_are_those_of_the_steps_before():
     shape = SHAPES["plain"]
     learned = LearnedWeight()
     model = Model(shape)
-    step = maker(model, batch_of(shape), weigh=learned)
+    step = maker(model, batch_of(shape), sigma_weight=learned)
     first = step(1, 0)
     torch.testing.assert_close(first.loss.detach(), first.errors.sum())
     learned.learn([(0.1, 1.0), (0.9, 4.0)] * 50)

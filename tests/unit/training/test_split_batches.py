@@ -51,7 +51,7 @@ def test_parts_sum_up_to_the_whole(shape, other, masked):
         return noisy * model.factors[..., : noisy.shape[-1]]
 
     weigh = make_sigma_weight("cosmap", 5.0)
-    given = replace(maker(model, batch, held, weigh=weigh), predict=predict)
+    given = replace(maker(model, batch, held, sigma_weight=weigh), predict=predict)
     expected = trained(model, [given(1, 0)])
     assert expected[-1] == 1
     for times, count in ((1, 2), (2, 4)) if other == "joined" else ((1, 2),):
@@ -80,7 +80,9 @@ def test_what_the_base_says_is_asked_for_in_each_part():
     given = maker(model, batch)
     answers = BaseAnswers(predict, adapter, given.device)  # pyright: ignore[reportArgumentType]
     twins = (batch_of(shape, positions=(3, 4)), 1)
-    given = replace(given, predict=predict, load_twins=lambda step, micro: twins, answered=answers)
+    given = replace(
+        given, predict=predict, load_twins=lambda step, micro: twins, fill_targets=answers
+    )
     expected = trained(model, [given(1, 0)])
     assert calls == [(0.0, 2), (1.0, 5)]
     calls.clear()

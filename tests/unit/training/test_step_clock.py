@@ -22,11 +22,11 @@ def make_step(clock, slow):
     clock.start()
     assert [load(1, micro) for micro in range(2)] == [(1, 0), (1, 1)]
     rest("compute")
-    clock.computed()
+    clock.mark_computed()
     rest("reduce")
-    clock.numbers_read()
+    clock.mark_numbers_read()
     rest("update")
-    clock.updated()
+    clock.mark_updated()
     return clock.take(), time.perf_counter() - started
 
 
@@ -58,12 +58,12 @@ def test_a_gpu_is_timed_by_events_and_never_waited_for():
         try:
             clock.start()
             gradients()
-            clock.computed()
+            clock.mark_computed()
         finally:
             torch.cuda.set_sync_debug_mode("default")
         matrix.sum().item()
-        clock.numbers_read()
-        clock.updated()
+        clock.mark_numbers_read()
+        clock.mark_updated()
         found.append(clock.take())
     assert found[0] is None
     assert found[2]["compute"] > found[2]["update"] >= 0.0

@@ -120,12 +120,12 @@ def test_the_rule_is_the_papers_and_goes_on_as_it_would_have(tmp_path, count):
         (version / "metrics.jsonl").write_text("".join(f"{json.dumps(each)}\n" for each in lines))
         rule = MedianRule(finished, every=2)
         rule.observe(RunStarted(SimpleNamespace(folder=version, steps=12)))
-        found = cut if rule.hopeless() else None
+        found = cut if rule.should_stop() else None
         for step in own:
             if found is None and step > cut:
                 rule.observe(ValidationDone(step, own[step]))
                 rule.observe(ValidationDone(step + 1, -9.0))  # because a person ends a run there
-                found = step if rule.hopeless() else None
+                found = step if rule.should_stop() else None
         expected = vizier_stops(finished, own, 12)
         # A trial that had ended by then is not cut behind it.
         if expected is None or expected >= cut:

@@ -11,8 +11,8 @@ from trainer_core.data.cache.cache_file import make_entry, write_entry
 from trainer_core.data.cache.cached_dataset import CachedDataset
 from trainer_core.data.cache.cached_item import CachedItem
 from trainer_core.training.objectives.validation import (
-    Measuring,
     Validation,
+    ValidationSetup,
     hold_out,
     trained_alike,
 )
@@ -39,9 +39,9 @@ def dataset(tmp_path_factory):
 def validation(dataset, processes, loss=None, cancelled=lambda: False, most=99, batch=3):
     told = []
     levels = lambda _: (0.25, 0.75)  # noqa: E731
-    measuring = Measuring([batch] * len(dataset), levels, 2, MaskSection())
-    held = hold_out(dataset, most, measuring)
-    trained = trained_alike(dataset, held, measuring)
+    setup = ValidationSetup([batch] * len(dataset), levels, 2, MaskSection())
+    held = hold_out(dataset, most, setup)
+    trained = trained_alike(dataset, held, setup)
     loss = loss or (lambda points: points.target.square().flatten(1).mean(1).sum())
     module = torch.nn.Linear(1, 1)
     return Validation(held, trained, loss, module, processes, cancelled, told.append), told

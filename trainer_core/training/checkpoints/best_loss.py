@@ -62,7 +62,7 @@ class BestLoss:
         step: Steps made when it was measured; 0 before the first measurement.
         loss: The lowest one; infinite before the first measurement.
         misses: Scheduled measurements in a row that were not below the lowest scheduled one.
-        measured: Steps made at the last measurement.
+        measured_step: Steps made at the last measurement.
         base: The loss before the first step; infinite where it is not known.
     """
 
@@ -77,7 +77,7 @@ class BestLoss:
             measured: Steps made, behind which nothing is to be measured any more.
         """
         self.step, self.loss, self.misses = 0, float("inf"), 0
-        self.measured = measured
+        self.measured_step = measured
         self.base = float("inf")
         self._scheduled = _NONE_YET
 
@@ -95,7 +95,7 @@ class BestLoss:
             scheduled: Whether every run measures behind this step; one that is made only because
                 somebody ends the run here may be the lowest, and is not a miss.
         """
-        self.measured = step
+        self.measured_step = step
         if scheduled:
             lower = loss < self._scheduled
             self._scheduled, self.misses = (
@@ -122,7 +122,7 @@ class BestLoss:
 
     def tensors(self) -> dict[str, Tensor]:
         """What a checkpoint keeps; nothing before the first measurement."""
-        values = [self.step, self.loss, self.misses, self._scheduled, self.measured, self._way]
+        values = [self.step, self.loss, self.misses, self._scheduled, self.measured_step, self._way]
         found = {_NAME: values} if self.known else {}
         if self.base < float("inf"):
             found[_BASE] = [self.base, self._way]
@@ -141,4 +141,4 @@ class BestLoss:
             self.forget(measured=made)
             return
         self.step, self.loss, self.misses = int(step), loss, int(misses)
-        self._scheduled, self.measured = scheduled, int(measured)
+        self._scheduled, self.measured_step = scheduled, int(measured)

@@ -12,8 +12,8 @@ from ...config import RecoverySection
 from .checkpoint import checkpoint_folders
 
 
-class RestoreError(Exception):
-    """An older state is to be restored, to go on from it with a lower learning rate.
+class RestoreSignal(Exception):  # noqa: N818 - it unwinds a step, and is no error
+    """Tells `Trainer.train` to restore an older state and go on with a lower learning rate.
 
     Attributes:
         step: Whose numbers are not finite.

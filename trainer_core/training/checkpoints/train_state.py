@@ -59,7 +59,7 @@ class TrainState:
     skipped: int = 0
     restores: int = 0
 
-    def updated(self) -> None:
+    def after_update(self) -> None:
         """Do what follows each update of the factors, before anything looks at them."""
         if self.limit is not None:
             self.limit.apply()
@@ -110,11 +110,11 @@ class TrainState:
         return ""
 
     @contextlib.contextmanager
-    def shown(self, weights: Weights = "average") -> Iterator[None]:
+    def use_weights(self, weights: Weights = "average") -> Iterator[None]:
         """Have the average, where one is kept and wanted, in the model instead of the factors.
 
-        Without one it is what the optimizer says that the weights are worth, which some average by
-        themselves.
+        Without one, the weights are those that the optimizer evaluates with: a schedule-free
+        optimizer averages by itself.
         """
         average = None if self.average is None else self.average.shown
         if average is None:
@@ -135,7 +135,7 @@ class TrainState:
 
     def exported(self, weights: Weights = "average") -> AdapterState:
         """A copy on the CPU of what adapter files are made of."""
-        with self.shown(weights):
+        with self.use_weights(weights):
             return self.adapter.state()
 
 

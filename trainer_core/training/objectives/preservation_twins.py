@@ -141,21 +141,21 @@ class BaseAnswers:
             The same, with what the base predicts as the target of the last ``asked`` of each.
         """
         del step, micro, part
-        own = sum(each.of_base > 0 for each in joined)
+        own = sum(each.base_targets > 0 for each in joined)
         wanted = self.passes(own)
         if not wanted:
             return joined
         with without_adapter(self.adapter):
-            answered = [self._answered(each) if each.of_base else each for each in joined]
+            answered = [self._answered(each) if each.base_targets else each for each in joined]
             for _ in range(wanted - own):
                 self._velocity(joined[0], 1)
         return answered
 
     def _answered(self, points: Points) -> Points:
-        velocity = self._velocity(points, points.of_base).to(points.target.dtype)
-        known = points.target[: -points.of_base]
+        velocity = self._velocity(points, points.base_targets).to(points.target.dtype)
+        known = points.target[: -points.base_targets]
         whole = torch.cat([send(known, self.device), velocity]) if len(known) else velocity
-        return replace(points, target=whole, of_base=0)
+        return replace(points, target=whole, base_targets=0)
 
     def _velocity(self, points: Points, count: int) -> Tensor:
         """What the base predicts at the last of some points, `[count, C, h, w]`."""

@@ -36,7 +36,7 @@ Levels = Callable[[Batch], Sequence[float]]
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class ValidationResult:
     """The loss on held-out images, and on as many trained ones; None where it was not measured.
 
     Attributes:
@@ -45,17 +45,17 @@ class Measured:
     """
 
     loss: float | None = None
-    trained: float | None = None
+    trained_loss: float | None = None
     cancelled: bool = False
     stop: bool = False
 
-    def written_to(self, result: StepResult) -> StepResult:
-        """The step behind which it was measured, with the losses."""
-        return replace(result, validation_loss=self.loss, trained_loss=self.trained)
+    def add_to(self, result: StepResult) -> StepResult:
+        """A step's result with the losses that were measured after it."""
+        return replace(result, validation_loss=self.loss, trained_loss=self.trained_loss)
 
 
 @dataclass(frozen=True, slots=True)
-class Measuring:
+class ValidationSetup:
     """How samples are measured.
 
     Attributes:
@@ -99,7 +99,7 @@ class FixedSamples:
 
     dataset: CachedDataset
     batches: tuple[tuple[int, ...], ...]
-    measuring: Measuring
+    setup: ValidationSetup
 
     @property
     def images(self) -> int:
@@ -109,28 +109,28 @@ class FixedSamples:
     @property
     def passes(self) -> int:
         """Passes through the base of one measurement."""
-        return len(self.batches) * self.measuring.count
+        return len(self.batches) * self.setup.count
 
     @property
     def size(self) -> int:
         """Points of one measurement."""
-        return self.measuring.count * sum(map(len, self.batches))
+        return self.setup.count * sum(map(len, self.batches))
 
     def points(self, number: int) -> Points:
         """What goes through the base in a pass, from 0."""
-        how = self.measuring
-        at, level = divmod(number, how.count)
+        setup = self.setup
+        at, level = divmod(number, setup.count)
         indices = self.batches[at]
         # As it is: the first caption, none dropped, with its control images and not mirrored.
         samples = [self.dataset.load(index) for index in indices]
         places = tuple(range(len(samples)))
-        batch = make_batch(samples, places, how.mask, sound_weight=how.sound_weight)
+        batch = make_batch(samples, places, setup.mask, sound_weight=setup.sound_weight)
         marks = [(each.name, each.bucket.width, each.bucket.height, level) for each in samples]
         noise = _noises(batch.latents, marks)
         heard = [("sound", *each) for each in marks]
         of_sound = None if batch.sounds is None else _noises(batch.sounds, heard)
-        sigmas = (how.levels(batch)[level],) * len(samples)
-        return noisy_points(batch, sigmas, noise, how.parameterization, of_sound)
+        sigmas = (setup.levels(batch)[level],) * len(samples)
+        return noisy_points(batch, sigmas, noise, setup.parameterization, of_sound)
 
 
 def _noises(latents: Tensor, marks: Sequence[tuple[str | int, ...]]) -> Tensor:
@@ -142,7 +142,7 @@ def _noises(latents: Tensor, marks: Sequence[tuple[str | int, ...]]) -> Tensor:
     return noise
 
 
-def hold_out(dataset: CachedDataset, most: int, measuring: Measuring) -> FixedSamples | None:
+def hold_out(dataset: CachedDataset, most: int, setup: ValidationSetup) -> FixedSamples | None:
     """Choose the held-out samples that are measured.
 
     Args:
@@ -152,11 +152,11 @@ def hold_out(dataset: CachedDataset, most: int, measuring: Measuring) -> FixedSa
         None where no sample is held out.
     """
     held = [index for index, is_held in enumerate(dataset.validations) if is_held]
-    return measuring.of(dataset, _chosen(dataset, held, most, "held out"))
+    return setup.of(dataset, _chosen(dataset, held, most, "held out"))
 
 
 def trained_alike(
-    dataset: CachedDataset, held: FixedSamples, measuring: Measuring
+    dataset: CachedDataset, held: FixedSamples, setup: ValidationSetup
 ) -> FixedSamples | None:
     """Choose as many trained images as are held out, the same ones in every run.
 
@@ -172,7 +172,7 @@ def trained_alike(
         for index, (is_own, repeats) in enumerate(zip(own, dataset.repeats, strict=True))
         if is_own and repeats
     ]
-    return measuring.of(dataset, _chosen(dataset, trained, held.images, "trained alike"))
+    return setup.of(dataset, _chosen(dataset, trained, held.images, "trained alike"))
 
 
 def _chosen(dataset: CachedDataset, indices: Sequence[int], most: int, what: str) -> list[int]:
@@ -200,7 +200,7 @@ class Validation:
     cancelled: Callable[[], bool]
     warn: Callable[[str], None]
 
-    def __call__(self, step: int) -> Measured:
+    def __call__(self, step: int) -> ValidationResult:
         """Measure.
 
         Returns:
@@ -227,13 +227,13 @@ class Validation:
         reason = reason or ("" if finite else "it is not a finite number")
         if reason:
             self.warn(f"No loss on held-out images at step {step}: {reason}.")
-            return Measured(cancelled=stopped > 0)
+            return ValidationResult(cancelled=stopped > 0)
         if sums[2:] != [0 if each is None else each.size for each in self._parts]:
-            return Measured(cancelled=stopped > 0)
+            return ValidationResult(cancelled=stopped > 0)
         held, trained = (
             total / (count or 1) for total, count in zip(sums[:2], sums[2:], strict=True)
         )
-        return Measured(held, None if self.trained is None else trained, stopped > 0)
+        return ValidationResult(held, None if self.trained is None else trained, stopped > 0)
 
     @property
     def passes(self) -> int:

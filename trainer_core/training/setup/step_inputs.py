@@ -18,7 +18,7 @@ from ...errors import DatasetError
 from ...types import Batch, Bucket, PreservedBatch
 from ..objectives.preservation_twins import BaseAnswers, Twins
 from ..objectives.slider import SliderAnswers
-from ..objectives.validation import FixedSamples, Measuring, hold_out, trained_alike
+from ..objectives.validation import FixedSamples, ValidationSetup, hold_out, trained_alike
 from ..step.batch_sizes import batch_sizes
 from ..step.micro_batch import MicroBatchLoss
 from ..step.objective import (
@@ -113,8 +113,10 @@ def micro_batch_loss(
         seed=config.seed,
         part=part,
         device=run.processes.device,
-        loss_of=make_loss(loss),
-        weigh=make_weighting(loss, run.state.learned, run.data.family.prediction.parameterization),
+        loss_function=make_loss(loss),
+        sigma_weight=make_weighting(
+            loss, run.state.learned, run.data.family.prediction.parameterization
+        ),
         noise_offset=loss.noise_offset,
         parameterization=run.data.family.prediction.parameterization,
         passes=passes,
@@ -136,11 +138,11 @@ def base_answers(run: Loaded, maker: MicroBatchLoss) -> MicroBatchLoss:
             has_negative=slider.has_negative,
             passes=processes.passes,
         )
-        return replace(maker, answered=answers)
+        return replace(maker, fill_targets=answers)
     if not run.config.dataset.preservation.asks_base:
         return maker
     answers = BaseAnswers(maker.predict, run.state.adapter, processes.device, processes.passes)
-    return replace(maker, answered=answers)
+    return replace(maker, fill_targets=answers)
 
 
 def _with_noises(load: Twins, noises: int) -> Callable[[int, int], tuple[Batch, int] | None]:
@@ -170,7 +172,7 @@ def measured_samples(run: Loaded) -> tuple[FixedSamples | None, FixedSamples | N
         of_size = quantile(batch)
         return [of_size((level + 0.5) / count) for level in range(count)]
 
-    measuring = Measuring(
+    setup = ValidationSetup(
         batch_sizes(config, dataset),
         levels,
         count,
@@ -178,8 +180,8 @@ def measured_samples(run: Loaded) -> tuple[FixedSamples | None, FixedSamples | N
         run.data.family.prediction.parameterization,
         config.training.loss.sound,
     )
-    held = hold_out(dataset, settings.most, measuring)
-    return held, held and trained_alike(dataset, held, measuring)
+    held = hold_out(dataset, settings.most, setup)
+    return held, held and trained_alike(dataset, held, setup)
 
 
 def describe_levels(run: Loaded) -> list[str]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 import torch
 from torch import Tensor
 
-from .micro_batch import MicroBatchResult, gathered
+from .micro_batch import MicroBatchResult, merge_results
 
 
 def forward_and_backward(
@@ -29,7 +29,7 @@ def forward_and_backward(
     if len(done) == 1:
         return done[0]
     errors = [each.errors for each in done if each.errors is not None]
-    return gathered(done, [each.loss.detach() for each in done], errors)
+    return merge_results(done, [each.loss.detach() for each in done], errors)
 
 
 def forget_gradients(parameters: Sequence[torch.nn.Parameter]) -> None:

@@ -29,15 +29,15 @@ Of clips with sound both are `[B, 1, N]` (`diffusion.streams`).
 
 @dataclass(frozen=True, slots=True)
 class MicroBatchResult:
-    """What one micro-batch gave.
+    """The loss of one micro-batch, and what each of its samples contributes.
 
     Attributes:
         loss: Sum of the samples' weighted losses, with its graph, float32.
         sigmas: The noise level of each sample.
         names: The samples, for messages.
-        positions: The place of each in the step; -1 for a point that the base is held to. Empty
-            where places are not known.
-        errors: `[n]`, float32, detached, on the device: what each was off by, before any weight.
+        positions: The place of each in the step; -1 for preservation. Empty where places are not
+            known.
+        errors: `[n]`, float32, detached, on the device: each sample's mean squared error.
     """
 
     loss: Tensor
@@ -47,10 +47,10 @@ class MicroBatchResult:
     errors: Tensor | None = None
 
 
-def gathered(
+def merge_results(
     parts: Sequence[MicroBatchResult | Points], losses: Sequence[Tensor], errors: Sequence[Tensor]
 ) -> MicroBatchResult:
-    """What parts of a micro-batch gave together."""
+    """The result of a whole micro-batch from those of its parts."""
     return MicroBatchResult(
         functools.reduce(torch.add, losses),
         tuple(sigma for each in parts for sigma in each.sigmas),
@@ -62,12 +62,12 @@ def gathered(
 
 @dataclass(frozen=True, slots=True)
 class SampleLoss:
-    """What one sample of a step was off by, before any weight.
+    """The unweighted loss of one sample of a step.
 
     Attributes:
         position: Its place in the step; the same for each noise that an image is trained with.
         sigma: Its noise level.
-        error: Mean of the squared error.
+        error: Its mean squared error.
     """
 
     position: int
@@ -83,18 +83,18 @@ class StepNumbers:
         loss: The mean of the samples' weighted losses.
         norm: Of the gradient before it is clipped.
         sigma_sum: Of all noise levels.
-        errors: What the samples of the dataset were off by, by their places.
+        sample_losses: Of the samples of the dataset, by their places.
     """
 
     loss: float
     norm: float
     sigma_sum: float
-    errors: tuple[SampleLoss, ...]
+    sample_losses: tuple[SampleLoss, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Points:
-    """Noisy latents with what the base should predict there, on the CPU.
+    """Samples at their noise levels: noisy latents and the target to predict there, on the CPU.
 
     Attributes:
         names: The samples.
@@ -106,11 +106,11 @@ class Points:
         weights: Factor on the loss of each.
         masks: `[B, 1, h, w]`, factor on the error at each place; None for 1.
         idle: Whether they are not part of the step.
-        positions: The place of each in the step, -1 for one that the base is held to.
-        of_base: For how many of the last ones the base itself says the target, in the step; what
-            stands there until then counts for nothing.
-        directions: Positive and negative prompt of each of the first ones, between which the base
-            says the target in the step; empty where no slider is trained.
+        positions: The place of each in the step, -1 for preservation.
+        base_targets: How many of the last ones get their target from the base, during the step;
+            the target that stands there until then is not used.
+        directions: Positive and negative prompt of each of the first ones, from which the base
+            computes the target during the step; empty where no slider is trained.
     """
 
     names: tuple[str, ...]
@@ -123,7 +123,7 @@ class Points:
     masks: Tensor | None = None
     idle: bool = False
     positions: tuple[int, ...] = ()
-    of_base: int = 0
+    base_targets: int = 0
     directions: tuple[tuple[Conditioning, Conditioning], ...] = ()
 
     def inputs(
@@ -152,16 +152,16 @@ class Points:
             masks=None if self.masks is None else self.masks[chosen],
             positions=self.positions[chosen],
             directions=self.directions[chosen],  # of the first ones
-            # The base says the targets of the last ones.
-            of_base=max(0, end - max(start, count - self.of_base)),
+            # The base computes the targets of the last ones.
+            base_targets=max(0, end - max(start, count - self.base_targets)),
         )
 
     def shapes(self) -> list[torch.Size]:
-        """What points of one pass agree in."""
+        """Shapes that samples of one pass share."""
         return [each.shape[1:] for each in (self.noisy, *self.controls)]
 
     def pinned(self, device: torch.device) -> Points:
-        """The same, where a device copies from without a wait."""
+        """The same in pinned memory, from which a device copies without a wait."""
         return replace(
             self,
             noisy=pin(self.noisy, device),
@@ -180,7 +180,7 @@ def _pinned(text: Conditioning, device: torch.device) -> Conditioning:
     return {name: pin(tensor, device) for name, tensor in text.items()}
 
 
-def _held(batch: PreservedBatch) -> Points:
+def _preserved_points(batch: PreservedBatch) -> Points:
     weights = (1.0,) * len(batch.sigmas)
     return Points(
         batch.names,
@@ -194,12 +194,16 @@ def _held(batch: PreservedBatch) -> Points:
     )
 
 
-def _asked(points: Points) -> Points:
-    """The same, held to what the base says."""
+def _with_base_targets(points: Points) -> Points:
+    """The same, with targets that the base computes during the step."""
     count = len(points.sigmas)
-    names = tuple(f"base: at {name}" for name in points.names)
-    held = (1.0,) * count, (-1,) * count
-    return replace(points, names=names, weights=held[0], positions=held[1], of_base=count)
+    return replace(
+        points,
+        names=tuple(f"base: at {name}" for name in points.names),
+        weights=(1.0,) * count,
+        positions=(-1,) * count,
+        base_targets=count,
+    )
 
 
 def _joined(points: Sequence[Points]) -> Sequence[Points]:
@@ -217,7 +221,7 @@ def _joined(points: Sequence[Points]) -> Sequence[Points]:
             one.weights + other.weights,
             _joined_masks(one, other),
             positions=one.positions + other.positions,
-            of_base=other.of_base,
+            base_targets=other.base_targets,
             directions=one.directions,
         )
     ]
@@ -249,24 +253,23 @@ class MicroBatchLoss:
 
     Attributes:
         load: Step (from 1) and micro-batch (from 0) to this process's samples of the dataset.
-        load_preserved: The same to the points that hold the base to what it did before.
+        load_preserved: The same to the samples of prior preservation.
         predict: The family's raw output on the run's base, with the adapter.
-        sigma_at: One of a batch's images, and a place in [0, 1], to the sigma below which that
-            share of the draws lies.
+        sigma_at: A batch and a quantile in [0, 1] to the noise level.
         part: ``(index, count)``: this process's part of each micro-batch.
-        loss_of: Measures a prediction.
-        weigh: How much a noise level counts; None: all alike.
-        noise_offset: How much noise is added that is the same over a whole channel.
+        sigma_weight: Weight of the loss by noise level; None: all alike.
+        noise_offset: Factor of noise that is the same over a whole channel.
         parameterization: What the raw output stands for.
-        passes: How many passes through the base this process makes where it has use for so many.
+        passes: Own passes to how many this process makes, so that all processes make as many.
         stratified: Whether the draws of a sample balance those of its other visits.
-        ahead: Gives what `prepare` makes of a micro-batch; unset: it is made when it is needed.
-        load_twins: As ``load``, samples at which the base says what it is held to, and the step
-            whose independent draws they have.
-        answered: Has the base say it, of a step, micro-batch and part; unset: nobody asks.
+        read_ahead: Gives what `prepare` makes of a micro-batch; unset: it is made when needed.
+        load_twins: As ``load``, samples whose target the base computes during the step, and the
+            step whose independent draws they have.
+        fill_targets: Replaces the targets of points by those that the base computes; also given
+            step, micro-batch and part.
         signs: How many micro-batches in a row train the same samples with the same noise, each
             with another sign of the adapter's strength.
-        begin: Told the step and the micro-batch that the next passes with gradients are of.
+        on_begin: Called with step and micro-batch before their passes with gradients.
     """
 
     load: Callable[[int, int], Batch | None]
@@ -276,19 +279,19 @@ class MicroBatchLoss:
     seed: int
     part: tuple[int, int]
     device: torch.device
-    loss_of: FlowLoss = field(default_factory=FlowLoss)
-    weigh: SigmaWeight | None = None
+    loss_function: FlowLoss = field(default_factory=FlowLoss)
+    sigma_weight: SigmaWeight | None = None
     noise_offset: float = 0.0
     parameterization: Parameterization = FLOW
     passes: Callable[[int], int] = lambda own: own
     stratified: bool = False
-    ahead: Callable[[int, int], Sequence[Points]] | None = None
+    read_ahead: Callable[[int, int], Sequence[Points]] | None = None
     load_twins: Callable[[int, int], tuple[Batch, int] | None] = lambda step, micro: None
-    answered: Callable[[Sequence[Points], int, int, int], Sequence[Points]] = (
+    fill_targets: Callable[[Sequence[Points], int, int, int], Sequence[Points]] = (
         lambda points, step, micro, part: points
     )
     signs: int = 1
-    begin: Callable[[int, int], None] = lambda step, micro: None
+    on_begin: Callable[[int, int], None] = lambda step, micro: None
 
     def __call__(self, step: int, micro: int) -> MicroBatchResult:
         """Compute one micro-batch with gradients."""
@@ -296,7 +299,7 @@ class MicroBatchLoss:
 
     def points(self, step: int, micro: int) -> Sequence[Points]:
         """What `prepare` makes of a micro-batch, where it is made ahead or now."""
-        return (self.ahead or self.prepare)(step, micro)
+        return (self.read_ahead or self.prepare)(step, micro)
 
     def compute(
         self, points: Sequence[Points], step: int, micro: int, part: int = 0
@@ -307,20 +310,20 @@ class MicroBatchLoss:
             points: What goes through the base, one pass each.
             part: Of the micro-batch, from 0; a later one has a dropout of its own.
         """
-        joined = self.answered(points, step, micro, part)
+        joined = self.fill_targets(points, step, micro, part)
         # Dropout inside adapters draws from torch's global generators.
         parts = [*self.part, part] if part else self.part
         seed_generators(counter_seed(self.seed, "dropout", step, micro, *parts), self.device)
-        self.begin(step, micro)
-        # Asked before the first pass, for which others may wait already.
-        wanted = self.passes(len(joined))
+        self.on_begin(step, micro)
+        # Agreed on before the first pass, for which other processes may wait already.
+        passes = self.passes(len(joined))
         measured = [self.measure(each) for each in joined]
         losses = [weighted for weighted, _ in measured]
-        # Passes that are made for other processes alone count for nothing.
-        losses += [0.0 * self.loss(joined[0]) for _ in range(wanted - len(joined))]
+        # Passes that only keep up with other processes add nothing.
+        losses += [0.0 * self.loss(joined[0]) for _ in range(passes - len(joined))]
         counted = [each for each in joined if not each.idle]
         errors = [plain for each, (_, plain) in zip(joined, measured, strict=True) if not each.idle]
-        return gathered(counted, losses, errors)
+        return merge_results(counted, losses, errors)
 
     def prepare(self, step: int, micro: int) -> Sequence[Points]:
         """Read a micro-batch and mix its noise in, in memory that the device can copy from.
@@ -329,9 +332,9 @@ class MicroBatchLoss:
         """
         batch, preserved = self.load(step, micro), self.load_preserved(step, micro)
         points = [] if batch is None else [self._noisy(batch, step)]
-        points += [] if preserved is None else [_held(preserved)]
+        points += [] if preserved is None else [_preserved_points(preserved)]
         twins = self.load_twins(step, micro)
-        points += [] if twins is None else [_asked(self._noisy(*twins))]
+        points += [] if twins is None else [_with_base_targets(self._noisy(*twins))]
         # Points of one shape go through the base in one pass.
         return [each.pinned(self.device) for each in _joined(points)]
 
@@ -356,23 +359,23 @@ class MicroBatchLoss:
         return self._measure(points, points.weights)[0]
 
     def measure(self, points: Points) -> tuple[Tensor, Tensor]:
-        """Predict, and compare with what is wanted.
+        """Predict, and compare with the targets.
 
         Returns:
             The weighted sum of the losses with its graph, and `[n]` the mean squared error of each
             point before any weight, detached; both float32, on the device.
         """
-        weights, weigh = points.weights, self.weigh
-        if weigh is not None:
+        weights, sigma_weight = points.weights, self.sigma_weight
+        if sigma_weight is not None:
             both = zip(weights, points.sigmas, strict=True)
-            weights = tuple(weight * weigh(sigma) for weight, sigma in both)
+            weights = tuple(weight * sigma_weight(sigma) for weight, sigma in both)
         return self._measure(points, weights)
 
     def _measure(self, points: Points, weights: tuple[float, ...]) -> tuple[Tensor, Tensor]:
         inputs = points.inputs(self.device)
         output, sigma = self.predict(*inputs), inputs[1]
         masks = None if points.masks is None else self._sent(points.masks)
-        losses, plain = self.loss_of(output, self._sent(points.target), sigma, masks)
+        losses, plain = self.loss_function(output, self._sent(points.target), sigma, masks)
         if set(weights) != {1.0}:
             losses = losses * self._sent(torch.tensor(weights))
         return losses.sum(), plain

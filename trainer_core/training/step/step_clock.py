@@ -81,7 +81,7 @@ class StepClock:
         """A step begins."""
         self._marks, self._waited, self._waited_inside = [], 0.0, 0.0
 
-    def computed(self) -> None:
+    def mark_computed(self) -> None:
         """The gradients are computed."""
         if not self._marks:  # nothing was read
             self._mark()
@@ -91,10 +91,10 @@ class StepClock:
         if self._knows:
             self._marks.append(Moment(self._device))
 
-    numbers_read = _mark
+    mark_numbers_read = _mark
     """The step's numbers were read from the device."""
 
-    updated = _mark
+    mark_updated = _mark
     """The step's update is under way."""
 
     def take(self) -> dict[str, float] | None:

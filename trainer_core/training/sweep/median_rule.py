@@ -46,7 +46,7 @@ class MedianRule:
         elif isinstance(event, ValidationDone) and event.step and event.step % self._every == 0:
             self._own[event.step] = event.loss
 
-    def hopeless(self) -> bool:
+    def should_stop(self) -> bool:
         """Whether the trial is to end at its last measurement."""
         step = max(self._own, default=0)
         if step < max(1, self._first):

@@ -156,9 +156,9 @@ class TrialWatch:
         if self._rule is not None:
             self._rule.observe(event)
 
-    def hopeless(self, tell: Callable[[Event], object]) -> bool:
+    def should_stop(self, tell: Callable[[Event], object]) -> bool:
         """Whether the trial ends here, which is then told."""
-        if self._rule is None or not self._rule.hopeless():
+        if self._rule is None or not self._rule.should_stop():
             return False
         tell(self._rule.note())
         return True
@@ -456,9 +456,9 @@ class _TrialObserver:
         """Whether the sweep's observer has cancelled."""
         return self._inner.cancelled()
 
-    def hopeless(self) -> bool:
+    def should_stop(self) -> bool:
         """Whether the sweep ends the trial."""
-        return self._watch.hopeless(self._inner.notify)
+        return self._watch.should_stop(self._inner.notify)
 
 
 def sweep(

@@ -1,4 +1,4 @@
-"""`Measurements`: what a run writes down of a step beside what the loop itself knows."""
+"""`StepMetrics`: adds norms, times, memory and loss by noise level to a step's result."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ MEMORY_EVERY = 10
 _MIB = 1 << 20
 
 
-class Measurements:
-    """Adds what is measured beside a step to its result.
+class StepMetrics:
+    """Measures what the loop itself does not know of a step.
 
     Args:
         bands: ``metrics.sigma_bands``.
@@ -45,7 +45,7 @@ class Measurements:
         """Measure the adapter behind an update, where it is due."""
         self._sizes = self._norms.measure(step)
 
-    def complete(self, result: StepResult, errors: Sequence[SampleLoss]) -> StepResult:
+    def add_to(self, result: StepResult, errors: Sequence[SampleLoss]) -> StepResult:
         """A step's result with all that was measured, in as many digits as mean something.
 
         Args:

@@ -7,8 +7,8 @@ import torch
 from trainer_core.adapters import attach
 from trainer_core.config import AdapterConfig
 from trainer_core.training.metrics.adapter_norms import AdapterNorms
-from trainer_core.training.metrics.measurements import MEMORY_EVERY, Measurements
 from trainer_core.training.metrics.metrics_file import MetricsWriter, read_metrics
+from trainer_core.training.metrics.step_metrics import MEMORY_EVERY, StepMetrics
 from trainer_core.training.step.micro_batch import SampleLoss
 from trainer_core.training.step.step_clock import StepClock
 from trainer_core.types import StepResult
@@ -32,13 +32,13 @@ def measurements(memory):
         for parameter in adapter.parameters():
             parameter.fill_(1 / 3)
     norms = AdapterNorms(adapter, (), 1, 1000, refuse)
-    return Measurements(StepClock(CPU), norms, 4, CPU, memory)
+    return StepMetrics(StepClock(CPU), norms, 4, CPU, memory)
 
 
 def test_memory_is_looked_at_now_and_then_and_its_peak_never_falls():
     peaks = iter([300 << 20, 100 << 20])
     measured = measurements(lambda device: {"ram": 5 << 20, "peak": next(peaks)})
-    seen = {step: measured.complete(result(step), ()).memory for step in range(7, MEMORY_EVERY + 1)}
+    seen = {step: measured.add_to(result(step), ()).memory for step in range(7, MEMORY_EVERY + 1)}
     first, last = {"ram": 5, "peak": 300}, {"ram": 5, "peak": 300}
     assert seen == {7: first, 8: None, 9: None, MEMORY_EVERY: last}
 
@@ -46,7 +46,7 @@ def test_memory_is_looked_at_now_and_then_and_its_peak_never_falls():
 def test_a_line_comes_back_as_it_was_and_is_small(tmp_path):
     measured = measurements(lambda device: {"ram": 5 << 30, "allocated": 5 << 30})
     measured.measure_norms(1)
-    steps = [measured.complete(result(1), ERRORS), result(2)]
+    steps = [measured.add_to(result(1), ERRORS), result(2)]
     path = tmp_path / "metrics.jsonl"
     with closing(MetricsWriter(path, 0, refuse, lambda *about: ())) as writer:
         for step in steps:

@@ -31,7 +31,9 @@ from loaded_pack import part  # noqa: E402
 RANK, RATE, SOUND = 16, 25, (8, 16)
 """Of the LoRA; frames, and latents of sound, a second of LTX-2; channels and bands of those."""
 
-OPTIONS = {"optimized_attention_override": part("nodes.host.comfy_engine").torch_attention}
+OPTIONS = {
+    "optimized_attention_override": part("nodes.host.comfy_model_management").torch_attention
+}
 """Torch's own attention, as on a GPU."""
 
 
@@ -112,7 +114,7 @@ NETWORKS = {
 def main(repository: str, folder: str, jobs: str) -> None:
     """Simulate the jobs in order."""
     del repository  # it is found beside this file
-    engine, found = part("nodes.host.comfy_engine"), []
+    engine, found = part("nodes.host.comfy_model_management"), []
     wanted = json.loads(Path(jobs).read_text(encoding="utf-8"))
     for name, network in NETWORKS.items():
         with torch.device("meta"):

@@ -38,7 +38,7 @@ from trainer_core.data.cache.cached_dataset import CachedDataset
 from trainer_core.data.cache.cached_item import CachedItem
 from trainer_core.data.cache.entry_keys import EntryKeys, SizedImage
 from trainer_core.data.cache.item_columns import ItemColumns
-from trainer_core.data.clips import clip_facts, parts_of
+from trainer_core.data.clips import clip_facts, cut_clip
 from trainer_core.data.file_memory import FileMemory
 from trainer_core.data.motion import Motion
 from trainer_core.data.sources.scan_dataset import scan_all
@@ -258,7 +258,7 @@ def measure_clips(root: Path, key_frames: int) -> dict[str, Any]:
     make_clip(path, key_frames)
     size = bucket.width, bucket.height
     # The scan reads how long it is, and that is remembered.
-    parts = parts_of(clip_facts(path), [bucket.frames], CLIP_RATE, 16)
+    parts = cut_clip(clip_facts(path), [bucket.frames], CLIP_RATE, 16)
 
     def bare(resizes: bool) -> int:
         frames = []

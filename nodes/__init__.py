@@ -30,6 +30,7 @@ from .definitions.dataset_report import DatasetReport
 from .definitions.embedded_model import EmbeddedModel
 from .definitions.embedded_text import EmbeddedText
 from .definitions.full_graph import shown_graph
+from .definitions.input_checks import checked, read_booleans
 from .definitions.load_base import LoadBase
 from .definitions.load_run import LoadRun
 from .definitions.preview_adapter import PreviewAdapter
@@ -37,7 +38,6 @@ from .definitions.preview_prompts import PreviewPrompts
 from .definitions.propose_captions import ProposeCaptions
 from .definitions.save_adapter import SaveAdapter
 from .definitions.save_run_file import SaveRunFile
-from .definitions.sockets import checked, read_booleans
 from .definitions.train_adapter import TrainAdapter
 from .definitions.train_quick import TrainQuick
 from .definitions.train_sweep import TrainSweep

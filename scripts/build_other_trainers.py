@@ -18,7 +18,7 @@ from trainer_core.foreign_runs.conversion import (
     Table,
     Together,
 )
-from trainer_core.foreign_runs.programs import PROGRAMS
+from trainer_core.foreign_runs.registry import PROGRAMS
 
 PAGE = Path(__file__).parents[1] / "docs" / "tables" / "other-trainers.md"
 MARK = "<!-- The tables below are written by scripts/build_other_trainers.py. -->\n"

@@ -9,7 +9,7 @@ from comfy_api.latest import io
 
 from ...trainer_core.config.section import choices_of
 from ..host import comfy_host
-from . import sockets
+from . import input_checks, sockets
 from .setting_inputs import SettingInput, section_values
 
 _LORA = (SettingInput("adapter.init"),)
@@ -94,7 +94,7 @@ class AdapterSettings(io.ComfyNode):
     @classmethod
     def validate_inputs(cls, kind: Any = None) -> bool | str:
         """Refuse settings that cannot be when the graph is queued."""
-        return sockets.refusal(cls, _check)
+        return input_checks.refusal(cls, _check)
 
     @classmethod
     def fingerprint_inputs(cls, start_from: str, **inputs: Any) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 
 from comfy_api.latest import io
 
-from . import sockets
+from . import input_checks, sockets
 from .setting_inputs import KEEPING, SettingInput, section_values
 
 
@@ -41,7 +41,7 @@ class ConceptSlider(io.ComfyNode):
     @classmethod
     def validate_inputs(cls, positive: str = "") -> bool | str:
         """Refuse prompts without a direction when the graph is queued."""
-        return sockets.refusal(cls, sockets.settings_check(cls.SETTINGS))
+        return input_checks.refusal(cls, input_checks.settings_check(cls.SETTINGS))
 
     @classmethod
     def execute(cls, **inputs: Any) -> io.NodeOutput:

@@ -9,7 +9,7 @@ from comfy_api.latest import io
 
 from ..host import comfy_host
 from ..host.folders import folder_stamp
-from . import sockets
+from . import input_checks, sockets
 from .setting_inputs import (
     CAPTIONING,
     CLIPS,
@@ -91,7 +91,7 @@ class DatasetFolder(io.ComfyNode):
     @classmethod
     def validate_inputs(cls, folder: str = "") -> bool | str:
         """Refuse folders that cannot be trained when the graph is queued."""
-        return sockets.refusal(cls, _check)
+        return input_checks.refusal(cls, _check)
 
     @classmethod
     def fingerprint_inputs(

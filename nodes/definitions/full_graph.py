@@ -122,7 +122,7 @@ def opened(prompt: Mapping[str, Any], node_id: str) -> tuple[Mapping[str, Any], 
     return {**prompt, **nodes}, f"{node_id}.{TRAIN}"
 
 
-prompt_settings.know_opened(opened)
+prompt_settings.register_opened(opened)
 
 
 @lru_cache(maxsize=64)

@@ -9,7 +9,7 @@ from comfy_api.latest import io
 
 from ..host import comfy_host
 from ..host.folders import file_stamp
-from . import sockets
+from . import input_checks, sockets
 from .base_adapters import base_adapter_inputs, chosen_adapters
 from .setting_inputs import SettingInput, family_choices, section_values
 
@@ -64,7 +64,7 @@ class LoadBase(io.ComfyNode):
     @classmethod
     def validate_inputs(cls, source: str = "") -> bool | str:
         """Refuse a base that cannot be trained when the graph is queued."""
-        return sockets.refusal(cls, _check)
+        return input_checks.refusal(cls, _check)
 
     @classmethod
     def fingerprint_inputs(cls, source: str, **inputs: Any) -> str:

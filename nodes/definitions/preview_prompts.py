@@ -8,7 +8,7 @@ from comfy_api.latest import io
 
 from ..host import comfy_host
 from ..host.folders import folder_stamp
-from . import sockets
+from . import input_checks, sockets
 from .setting_inputs import SettingInput, section_values
 
 _NO_FOLDER = "none"
@@ -62,7 +62,7 @@ class PreviewPrompts(io.ComfyNode):
     @classmethod
     def validate_inputs(cls, prompts: str = "") -> bool | str:
         """Refuse settings that cannot be when the graph is queued."""
-        return sockets.refusal(cls, sockets.settings_check(cls.SETTINGS))
+        return input_checks.refusal(cls, input_checks.settings_check(cls.SETTINGS))
 
     @classmethod
     def fingerprint_inputs(cls, controls_from: str = _NO_FOLDER, **inputs: Any) -> str:
@@ -77,7 +77,7 @@ class PreviewPrompts(io.ComfyNode):
         """Describe the previews; control images are kept as files."""
         from ..services.socket_values import PreviewChoice
 
-        sockets.settings_check(cls.SETTINGS)(inputs)
+        input_checks.settings_check(cls.SETTINGS)(inputs)
         values = section_values(cls.SETTINGS, inputs)["preview"]
         if controls is not None:
             from ..services.datasets.image_folder import write_controls

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from comfy_api.latest import io
 
 from ...trainer_core.errors import InputError
-from . import sockets
+from . import input_checks, sockets
 from .setting_inputs import form_inputs, layout_input, overwrite_input
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class SaveAdapter(io.ComfyNode):
     @classmethod
     def validate_inputs(cls, name: str = "") -> bool | str:
         """Refuse a bad name when the graph is queued."""
-        return sockets.refusal(cls, _check)
+        return input_checks.refusal(cls, _check)
 
     @classmethod
     def execute(

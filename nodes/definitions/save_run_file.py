@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from comfy_api.latest import io
 
 from ..host import comfy_host
-from . import sockets
+from . import input_checks, sockets
 from .setting_inputs import RUN_SETTINGS, section_values
 
 if TYPE_CHECKING:
@@ -48,9 +48,9 @@ class SaveRunFile(io.ComfyNode):
     @classmethod
     def validate_inputs(cls, name: str | None = None) -> bool | str:
         """Refuse a bad name when the graph is queued; one that is linked comes later."""
-        from ..services.run_config import check_run_name
+        from ..services.merged_run_config import check_run_name
 
-        return sockets.refusal(cls, check_run_name)
+        return input_checks.refusal(cls, check_run_name)
 
     @classmethod
     def execute(
@@ -62,7 +62,7 @@ class SaveRunFile(io.ComfyNode):
         settings: SettingsChoice | None = None,
         **inputs: Any,
     ) -> io.NodeOutput:
-        from ..services.run_config import training_config
+        from ..services.merged_run_config import training_config
         from ..services.write_run_file import save_run_file
 
         comfy_host.require_libraries()

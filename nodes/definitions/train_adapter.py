@@ -8,7 +8,7 @@ from comfy_api.latest import io
 
 from ...trainer_core.errors import InputError
 from ..host import comfy_host
-from . import sockets
+from . import input_checks, sockets
 from .setting_inputs import RUN_SETTINGS, keep_in_loras_input, section_values
 
 if TYPE_CHECKING:
@@ -78,9 +78,9 @@ class TrainAdapter(sockets.TrainingNode):
 
         Whether there is the checkpoint is left to `execute`, which says what to do.
         """
-        from ..services.run_config import check_run_name
+        from ..services.merged_run_config import check_run_name
 
-        return sockets.refusal(cls, check_run_name)
+        return input_checks.refusal(cls, check_run_name)
 
     @classmethod
     def execute(

@@ -10,7 +10,7 @@ from comfy_api.latest import io
 from ...trainer_core.config.section import choices_of
 from ..host import comfy_host, prompt_under_check
 from ..host.folders import file_stamp, folder_stamp
-from . import sockets
+from . import input_checks, sockets
 from .base_adapters import training_adapter_input
 from .setting_inputs import SettingInput
 
@@ -73,7 +73,7 @@ class TrainQuick(sockets.TrainingNode):
     @classmethod
     def validate_inputs(cls, folder: str = "") -> bool | str:
         """Refuse what names and captions say when the graph is queued; links come later."""
-        return sockets.refusal(cls, _check)
+        return input_checks.refusal(cls, _check)
 
     @classmethod
     def fingerprint_inputs(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from comfy_api.latest import io
 
 from ..host import comfy_host
-from . import sockets
+from . import input_checks, sockets
 from .setting_inputs import RUN_SETTINGS, section_values
 
 if TYPE_CHECKING:
@@ -61,14 +61,14 @@ class TrainSweep(sockets.TrainingNode):
     @classmethod
     def validate_inputs(cls, name: str | None = None, grid: str | None = None) -> bool | str:
         """Refuse a bad name or grid when the graph is queued; one that is linked comes later."""
-        from ..services.run_config import check_run_name
+        from ..services.merged_run_config import check_run_name
         from ..services.sweep_run import check_grid
 
         def check(inputs: Mapping[str, Any]) -> None:
             check_run_name(inputs)
             check_grid(inputs)
 
-        return sockets.refusal(cls, check)
+        return input_checks.refusal(cls, check)
 
     @classmethod
     def execute(

@@ -6,7 +6,7 @@ from typing import Any
 
 from comfy_api.latest import io
 
-from . import sockets
+from . import input_checks, sockets
 from .setting_inputs import SettingInput, section_values
 
 
@@ -120,11 +120,11 @@ class TrainingSettings(io.ComfyNode):
     @classmethod
     def validate_inputs(cls, batch_size: int = 1) -> bool | str:
         """Refuse settings that cannot be when the graph is queued."""
-        return sockets.refusal(cls, sockets.settings_check(cls.SETTINGS))
+        return input_checks.refusal(cls, input_checks.settings_check(cls.SETTINGS))
 
     @classmethod
     def execute(cls, **inputs: Any) -> io.NodeOutput:
         from ..services.socket_values import SettingsChoice
 
-        sockets.settings_check(cls.SETTINGS)(inputs)
+        input_checks.settings_check(cls.SETTINGS)(inputs)
         return io.NodeOutput(SettingsChoice(section_values(cls.SETTINGS, inputs)))

@@ -1,4 +1,4 @@
-"""Captions and images encoded by the CLIP and VAE that the user has on the graph.
+"""`GraphEncoders`: captions and images of a known family, encoded by CLIP and VAE of the graph.
 
 What ComfyUI's CLIPTextEncode, or its node for editing with a family, gives is what is trained on,
 in the names and layout of the headless encoders (`trainer_core.families`).

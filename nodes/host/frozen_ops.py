@@ -21,7 +21,7 @@ from ...trainer_core.quantization.frozen_convolution import (
     convolution_input_gradient,
 )
 from ...trainer_core.quantization.frozen_linear import FrozenLinear
-from . import comfy_engine
+from . import comfy_model_management
 from .ordinary_tensors import ordinary_alias
 
 _FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
@@ -61,14 +61,14 @@ class FrozenOp(nn.Module):
             bias, ticket = self._parameters.get("bias"), None
         else:
             with torch.no_grad():
-                weight, bias, ticket = comfy_engine.read_weight(self, like)
+                weight, bias, ticket = comfy_model_management.read_weight(self, like)
                 weight = _as_numbers(weight, like.dtype)
         try:
             if grad:
                 weight, bias = ordinary_alias(weight), ordinary_alias(bias)
             return use(weight, bias)
         finally:
-            comfy_engine.give_back(self, weight, bias, ticket)
+            comfy_model_management.give_back(self, weight, bias, ticket)
 
     def _is_at_hand(self, weight: Tensor, like: Tensor) -> bool:
         """Whether the weight is what the op would read; it is asked in each pass."""
@@ -85,7 +85,7 @@ class FrozenOp(nn.Module):
     def parts(self) -> dict[str, Tensor]:
         """The tensors that hold the weight, as they are now."""
         weight = cast("Any", self.weight)
-        if not isinstance(weight, comfy_engine.QuantizedTensor):
+        if not isinstance(weight, comfy_model_management.QuantizedTensor):
             return {"weight": weight}
         scales = vars(weight._params).items()
         held = {name: value for name, value in scales if isinstance(value, Tensor)}
@@ -116,7 +116,7 @@ class FrozenOp(nn.Module):
 
 def _as_numbers(weight: Any, dtype: torch.dtype) -> Tensor:
     """A weight as it is read, as numbers of a dtype."""
-    if isinstance(weight, comfy_engine.QuantizedTensor):
+    if isinstance(weight, comfy_model_management.QuantizedTensor):
         weight = weight.dequantize()
     if type(weight) not in (Tensor, nn.Parameter):
         weight = weight.as_subclass(Tensor)
@@ -355,11 +355,11 @@ def counterpart(module: nn.Module) -> type[FrozenOp] | None:
         if isinstance(module, known):
             return frozen
     # Where weights of several precisions are mixed, a Linear is not torch's.
-    mixed = isinstance(module, comfy_engine.CastOp) and hasattr(module, "in_features")
+    mixed = isinstance(module, comfy_model_management.CastOp) and hasattr(module, "in_features")
     return FrozenLinearOp if mixed and not hasattr(module, "num_experts") else None
 
 
 def frozen_class(own: type[nn.Module], frozen: type[FrozenOp]) -> type[nn.Module]:
     """A class that computes as `own` does and keeps nothing as `frozen` does."""
-    known = {"own": own, "clamps_input": issubclass(own, comfy_engine.Fp8Linear)}
+    known = {"own": own, "clamps_input": issubclass(own, comfy_model_management.Fp8Linear)}
     return type(f"Frozen{own.__name__}", (frozen, own), known)

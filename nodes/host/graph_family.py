@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from .audio_vae import AudioVae, require_audio_vae
-from .clip_of_model import require_own_text
+from .clip_fits_model import require_own_text
 from .control_clips import control_rule
 from .family_encoders import seeing_text
 from .graph_model import GraphModel

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from . import comfy_engine, comfy_host
+from . import comfy_host, comfy_model_management
 from .clip_and_vae_inputs import ATTENTION
 from .conditioning import restored_conditioning
 from .control_clips import control_rule
@@ -370,8 +370,8 @@ class GraphPredict:
 
     def _apply(self, x: Tensor, level: Tensor, conds: dict[str, Any], *, exact: bool) -> Tensor:
         options = self.patcher.model_options.get("transformer_options", {}) | self._followed
-        if exact and comfy_engine.needs_torch_attention(options):
-            options[ATTENTION] = comfy_engine.torch_attention
+        if exact and comfy_model_management.needs_torch_attention(options):
+            options[ATTENTION] = comfy_model_management.torch_attention
         options |= {"cond_or_uncond": [0] * len(x), "sigmas": level, "sample_sigmas": level}
         options["uuids"] = [object() for _ in range(len(x))]
         return self.patcher.model.apply_model(x, level, **conds, transformer_options=options)

@@ -1,4 +1,4 @@
-"""The CLIP and VAE of a graph for a MODEL of which nothing but ComfyUI's own facts are known.
+"""`PlainEncoders`: the graph's CLIP and VAE for a MODEL of no known family, by ComfyUI's facts.
 
 Captions are encoded as CLIPTextEncode does it, images as VAE Encode does it, and brought into the
 space of the denoiser by the model's own latent format.

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from . import comfy_engine
+from . import comfy_model_management
 from .frozen_modules import frozen_modules
 from .refused_models import require_trainable
 from .unchanged_inputs import unchanged_inputs
@@ -71,13 +71,13 @@ def borrowed_denoiser(
         at_end.callback(setattr, inner, "latent_shapes", getattr(inner, "latent_shapes", None))
         # As a sampler does; tensors that were made so can be changed in no other way.
         with torch.inference_mode():
-            comfy_engine.load_model(patcher, memory_required)
-        at_end.enter_context(comfy_engine.kept_loaded(patcher))
-        at_end.enter_context(comfy_engine.uninterrupted())
-        at_end.enter_context(comfy_engine.computing_in(inner, dtype))
-        at_end.enter_context(comfy_engine.in_training())
-        at_end.enter_context(comfy_engine.differentiable_kernels())
-        at_end.enter_context(comfy_engine.exact_attention(patcher.load_device))
+            comfy_model_management.load_model(patcher, memory_required)
+        at_end.enter_context(comfy_model_management.kept_loaded(patcher))
+        at_end.enter_context(comfy_model_management.uninterrupted())
+        at_end.enter_context(comfy_model_management.computing_in(inner, dtype))
+        at_end.enter_context(comfy_model_management.in_training())
+        at_end.enter_context(comfy_model_management.differentiable_kernels())
+        at_end.enter_context(comfy_model_management.exact_attention(patcher.load_device))
         at_end.enter_context(frozen_modules(inner.diffusion_model))
         at_end.enter_context(unchanged_inputs(inner.diffusion_model, block_lists))
         yield BorrowedModel(patcher, inner, inner.diffusion_model)
@@ -110,7 +110,7 @@ def uncompiled(model: Any) -> Iterator[Any]:
 def _put(model: Any, objects: Mapping[str, Any]) -> None:
     for name, each in objects.items():
         if name in model.object_patches_backup:
-            comfy_engine.set_attr(model.model, name, each)
+            comfy_model_management.set_attr(model.model, name, each)
 
 
 class _LoadedState:
@@ -126,7 +126,7 @@ class _LoadedState:
         with torch.inference_mode():
             changed = patcher.model.current_weight_patches_uuid != self._weights
             if changed and patcher.patches:
-                comfy_engine.unload_model(patcher)
+                comfy_model_management.unload_model(patcher)
             patcher.unpatch_model(unpatch_weights=False)
             if self._objects:
                 self._model.patch_model(load_weights=False)

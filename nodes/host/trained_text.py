@@ -133,14 +133,14 @@ class GraphText:
         """
         import torch
 
-        from . import comfy_engine
+        from . import comfy_model_management
         from .frozen_modules import frozen_modules
         from .unchanged_inputs import unchanged_inputs
 
         model: Any = self.clip.cond_stage_model
         with torch.inference_mode():
-            comfy_engine.load_model(self.clip.patcher, 0)
-        at_end.enter_context(comfy_engine.kept_loaded(self.clip.patcher))
+            comfy_model_management.load_model(self.clip.patcher, 0)
+        at_end.enter_context(comfy_model_management.kept_loaded(self.clip.patcher))
         at_end.enter_context(frozen_modules(model))
         parts = {name: f"{own}.{_LAYERS}" for name, own in self.parts.items()}
         at_end.enter_context(unchanged_inputs(model, list(parts.values())))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ...trainer_core.errors import TrainerError
 from ..host import comfy_host
 from .graph_run import as_image, family_of, guest, source_of
-from .run_config import run_config
+from .merged_run_config import run_config
 from .socket_values import BaseChoice, PreviewChoice, RunHandle
 
 if TYPE_CHECKING:

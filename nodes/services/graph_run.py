@@ -13,9 +13,9 @@ from ...trainer_core.errors import ConfigError, TrainerError
 from ..host import comfy_host
 from .expert_models import HIGH, LOW, may_be_expert
 from .loras_folder import LoraKeeper, adapter_tensors, as_source
+from .merged_run_config import run_config, training_config
 from .panel.run_observer import NodeObserver
-from .rerun_stamps import GoingOn
-from .run_config import run_config, training_config
+from .rerun_stamps import Continuation
 from .socket_values import (
     AdapterChoice,
     BaseChoice,
@@ -303,7 +303,7 @@ def train_described(
     from ...trainer_core.training import SingleProcess, train
     from ..host.comfy_machine import ComfyMachine
 
-    config, observer.marks = observer.going.applied(config), cache.marks
+    config, observer.marks = observer.continuation.applied(config), cache.marks
     observer.describe(config.preview.prompts, config.seed)
     if keep_in_loras:
         kept = config.output.name, keep_in_loras, config.training.checkpoint_every
@@ -323,7 +323,7 @@ def train_described(
         within, machine = comfy_host.allowed_folders(), ComfyMachine()
         where, family = SingleProcess(device), family_of(base, cache.trained_clip, config)
         source = source_of(cache.trained_clip, vae, base, rate=config.dataset.fps)
-        with _promised(observer.going):
+        with _promised(observer.continuation):
             result = train(config, observer, where, source, texts, within, machine, family)
     # In its last step a cancelled run is done; the nodes behind it must not run all the same.
     if result.status == "cancelled" or observer.cancelled():
@@ -342,12 +342,12 @@ def _tell_of_expert(expert: Expert, config: RunConfig, observer: NodeObserver) -
 
 
 @contextlib.contextmanager
-def _promised(going: GoingOn) -> Iterator[None]:
+def _promised(continuation: Continuation) -> Iterator[None]:
     """Say what to do where a run cannot go on as its panel has promised: it begins no other one."""
     try:
         yield
     except ConfigError as error:
-        if going.folder is None or not error.found.startswith("resume:"):
+        if continuation.folder is None or not error.found.startswith("resume:"):
             raise
         raise ConfigError(
             error.found,
@@ -364,7 +364,11 @@ def _tell_beforehand(
 
     if base.model is not None:  # what fits beside a model of the graph is ComfyUI's matter
         from ...trainer_core.device import has_own_attention
-        from ..host.comfy_engine import makes_sound, needs_torch_attention, replaces_attention
+        from ..host.comfy_model_management import (
+            makes_sound,
+            needs_torch_attention,
+            replaces_attention,
+        )
 
         if replaces_attention():
             sentence = "gives way to torch's own while it trains"

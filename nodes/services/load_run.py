@@ -28,7 +28,7 @@ def load_run(folder: Path, checkpoint: int) -> tuple[RunHandle, list[float]]:
             when its adapter is in another layout alone.
     """
     from ...trainer_core.training.checkpoints.checkpoint import checkpoint_folders
-    from ...trainer_core.training.checkpoints.checkpoint_search import best_step
+    from ...trainer_core.training.checkpoints.find_checkpoint import best_step
     from ...trainer_core.training.metrics.metrics_file import read_metrics
 
     name = f"{folder.parent.name}/{folder.name}"

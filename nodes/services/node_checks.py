@@ -1,4 +1,4 @@
-"""What a node can know of its inputs by itself, when it is queued and when it runs.
+"""Checks of a node's settings, dataset and base, when it is queued and when it runs.
 
 A mistake is told by the node that has it, before others load a model or encode.
 """

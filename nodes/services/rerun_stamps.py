@@ -1,4 +1,4 @@
-"""What makes a node run again though its inputs are the same: lost files, and Continue.
+"""What makes a node run again with the same inputs: lost files, and the Continue button.
 
 Each counts, and the count is in the node's fingerprint.
 """
@@ -67,7 +67,7 @@ class AdapterWatch:
             return self._missing.get(key, 0)
 
 
-class GoingOn(NamedTuple):
+class Continuation(NamedTuple):
     """What a button of the panel has promised of a node's next run.
 
     Attributes:
@@ -103,21 +103,21 @@ class ContinueCount:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._asked: OrderedDict[str, int] = OrderedDict()
-        self._going: dict[str, GoingOn] = {}
-        self._queued: OrderedDict[str, GoingOn] = OrderedDict()
+        self._continuations: dict[str, Continuation] = {}
+        self._queued: OrderedDict[str, Continuation] = OrderedDict()
 
-    def note(self, node_id: str, going: GoingOn) -> None:
+    def note(self, node_id: str, continuation: Continuation) -> None:
         """Let the node's next run go on."""
         with self._lock:
             self._asked[node_id] = self._asked.pop(node_id, 0) + 1
-            self._going[node_id] = going
+            self._continuations[node_id] = continuation
             while len(self._asked) > self._MOST:
-                self._going.pop(self._asked.popitem(last=False)[0], None)
+                self._continuations.pop(self._asked.popitem(last=False)[0], None)
 
     def forget(self, node_id: str) -> None:
         """Let nothing of what was asked of a node go on."""
         with self._lock:
-            self._going.pop(node_id, None)
+            self._continuations.pop(node_id, None)
 
     def bind(self, queued: Any) -> None:
         """Tie what was asked to the prompt that is queued next, so that it ends with that one.
@@ -126,9 +126,9 @@ class ContinueCount:
         """
         prompt = queued.get("prompt") if isinstance(queued, dict) else None
         with self._lock:
-            going, self._going = self._going, {}
+            continuation, self._continuations = self._continuations, {}
             there = prompt if isinstance(prompt, Mapping) else {}
-            kept = {node: each for node, each in going.items() if node in there}
+            kept = {node: each for node, each in continuation.items() if node in there}
             names = {node: os.urandom(8).hex() for node in kept}
             self._queued.update((names[node], each) for node, each in kept.items())
             while len(self._queued) > self._MOST:
@@ -140,15 +140,15 @@ class ContinueCount:
                 self._PLACE: names,
             }
 
-    def take(self, node_id: str, extra: Any) -> GoingOn:
+    def take(self, node_id: str, extra: Any) -> Continuation:
         """What a node's run is to go on with, by the prompt's ``extra_data``; asked for once."""
         with self._lock:
-            return self._queued.pop(self._promise(node_id, extra), GoingOn())
+            return self._queued.pop(self._promise(node_id, extra), Continuation())
 
-    def promised(self, node_id: str, extra: Any) -> GoingOn:
+    def promised(self, node_id: str, extra: Any) -> Continuation:
         """What `take` will give."""
         with self._lock:
-            return self._queued.get(self._promise(node_id, extra), GoingOn())
+            return self._queued.get(self._promise(node_id, extra), Continuation())
 
     def _promise(self, node_id: str, extra: Any) -> str:
         names = extra.get(self._PLACE) if isinstance(extra, Mapping) else None

@@ -12,7 +12,7 @@ from ...trainer_core.families.run_files import load_config
 from ..host import comfy_host
 from .graph_run import described_run, family_of, train_described
 from .panel.run_observer import NodeObserver
-from .rerun_stamps import GoingOn
+from .rerun_stamps import Continuation
 from .socket_values import AdapterChoice, BaseChoice, EncodedCache, RunHandle, SettingsChoice
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class _TrialObserver(NodeObserver):
 
     def __init__(self, node_id: str, trial: Trial, watch: TrialWatch) -> None:
         super().__init__(node_id, trial.name, trains=True)
-        self.going = GoingOn()  # each trial finds its own way on
+        self.continuation = Continuation()  # each trial finds its own way on
         self._watch = watch
 
     def notify(self, event: Event) -> None:

@@ -246,7 +246,7 @@ def test_foreign_modules_are_left_alone():
     assert changes.pop("nodes/host/comfy_host.py") == [counter]
     # What ComfyUI's own trainer sets too, kernels that autograd can follow, and torch's attention
     # in the place of one that a pack has put there for everybody: for a run's time.
-    engine = changes.pop("nodes/host/comfy_engine.py")
+    engine = changes.pop("nodes/host/comfy_model_management.py")
     assert {each.partition(" = ")[0] for each in engine} == {
         "management.in_training",
         "comfy.quant_ops.ck",

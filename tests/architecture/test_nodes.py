@@ -13,13 +13,13 @@ from trainer_core.config.section import is_advanced
 NODES = sources("nodes")
 GATES = {
     "nodes/host/comfy_host.py",
-    "nodes/host/comfy_engine.py",  # of a run on a MODEL alone
+    "nodes/host/comfy_model_management.py",  # of a run on a MODEL alone
     "nodes/host/served_files.py",  # the server's own library
 }
 ENGINE = {
     *("nodes/host/frozen_ops.py", "nodes/host/frozen_modules.py", "nodes/host/trainable_model.py"),
     *("nodes/host/unchanged_inputs.py", "nodes/host/checkpointed_forward.py"),
-    "nodes/host/comfy_engine.py",
+    "nodes/host/comfy_model_management.py",
 }
 """What a run on a MODEL needs torch for at its head; nothing else imports it at load."""
 HOST = {

@@ -51,14 +51,14 @@ def traits_of_header(name):
     write_hollow(
         path, {f"model.diffusion_model.{k}": v.shape for k, v in unet.state_dict().items()}
     )
-    return sorted(part("nodes.host.model_files").traits_of_file(path))
+    return sorted(part("nodes.host.model_file_traits").traits_of_file(path))
 
 
 def by_quick(parts):
     choices = part("nodes.services.socket_values")
     cache = choices.EncodedCache(Path("none"), parts.base, parts.dataset, parts.previews)
     given = (parts.base, cache, parts.adapter, parts.settings, parts.own, "output")
-    return part("nodes.services.run_config").training_config(*given, can_preview=True)
+    return part("nodes.services.merged_run_config").training_config(*given, can_preview=True)
 
 
 def by_graph(prompt, model=None):
@@ -101,7 +101,7 @@ def by_graph(prompt, model=None):
     own = {**values, "resume": module._resume_setting(train["resume"], train["resume_from"])}
     given = (cached["base"], cache, output(train["adapter"][0]))
     given += (output(train["settings"][0]), own, "output")
-    return part("nodes.services.run_config").training_config(*given, can_preview=True)
+    return part("nodes.services.merged_run_config").training_config(*given, can_preview=True)
 
 
 def said(prompt):
@@ -162,7 +162,7 @@ def answer(given):
         model = tiny_model(name)
     try:
         plan = quick.plan_run(quick.answers_of(given), model)
-        parts = quick.parts_of(plan, quick.Connected(model, **connected))
+        parts = quick.node_values(plan, quick.Connected(model, **connected))
     except part("trainer_core.errors").TrainerError as error:
         return {"error": [error.found, error.expected, error.remedy]}
     prompt = part("nodes.definitions.full_graph").full_graph(plan)

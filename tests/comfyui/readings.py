@@ -10,7 +10,7 @@ from comfyui.host import ComfyHost
 from safetensors import safe_open
 from safetensors.torch import load_file
 
-from trainer_core.adapters.dora import DORA_SCALE
+from trainer_core.adapters.dora_magnitude import DORA_SCALE
 from trainer_core.adapters.kinds.kind import LayerPlan
 from trainer_core.adapters.kinds.registry import KINDS
 from trainer_core.config import AdapterConfig

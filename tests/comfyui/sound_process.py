@@ -314,7 +314,7 @@ def located(tiny):
 def exchanged(tiny):
     """What is said of a cache that was made without the VAE of sound."""
     base_of_model = part("nodes.services.graph_base").base_of_model
-    described = part("nodes.services.run_config")
+    described = part("nodes.services.merged_run_config")
     with_sound, without = (base_of_model(tiny.model, "fp32", audio=e) for e in (tiny.audio, None))
     described._require_same_base(with_sound, with_sound)
     try:

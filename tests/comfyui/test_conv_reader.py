@@ -8,7 +8,7 @@ from safetensors.torch import load_file, save_file
 
 from trainer_core.adapter_files.names.key_map import KeyMap, NativeKey
 from trainer_core.adapter_files.write.write_adapter import write_adapter
-from trainer_core.adapters.dora import DORA_SCALE
+from trainer_core.adapters.dora_magnitude import DORA_SCALE
 
 pytestmark = pytest.mark.comfy
 

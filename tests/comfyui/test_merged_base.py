@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from trainer_core.adapter_files.factors.put_on_base import put_on_base
 from trainer_core.adapter_files.read.read_adapter import open_adapter
 from trainer_core.adapter_files.write.write_adapter import write_adapter
-from trainer_core.adapters.base.weight import dense_weight
+from trainer_core.adapters.base.dense_weight import dense_weight
 from trainer_core.bases.base_weights import open_base
 from trainer_core.bases.locate import locate_base
 from trainer_core.bases.read_base_adapters import read_base_adapters

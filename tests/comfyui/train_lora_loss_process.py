@@ -82,7 +82,7 @@ class Exact:
                 weight.copy_(self._base[layer] + (up @ down).reshape(weight.shape) / len(down))
             level = torch.tensor([step.level], dtype=torch.float64)
             # ComfyUI's fused rotations know no float64.
-            engine = part("nodes.host.comfy_engine")
+            engine = part("nodes.host.comfy_model_management")
             with engine.in_training(), engine.differentiable_kernels(), torch.enable_grad():
                 self._model.apply_model(step.noisy(), level, **self._conditioning)
             return float((self._output.double() - step.target()).square().mean())

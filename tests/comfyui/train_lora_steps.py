@@ -140,7 +140,7 @@ class CoreStep:
             sampler = _OneStep(self.given)
             guider = nodes_train.TrainGuider(mp)
             guider.set_conds(self.given.conditioning)
-            with part("nodes.host.comfy_engine").in_training():
+            with part("nodes.host.comfy_model_management").in_training():
                 nodes_train._run_training_loop(guider, sampler, self._raw(mp), 1, 0, False, False)
             found = {name: each.grad for name, each in places.items()}
             return sampler.loss, found

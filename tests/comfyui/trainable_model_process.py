@@ -129,7 +129,7 @@ def by_autograd(name, sampled):
     """The same by torch alone, through ordinary weights."""
     from tiny_models.denoisers import tiny_model
 
-    engine = part("nodes.host.comfy_engine")
+    engine = part("nodes.host.comfy_model_management")
     device = sampled.model.load_device
     denoiser = tiny_model(name.removesuffix(" with sound")).model.diffusion_model.to(device)
     assert not any(each.is_inference() for each in denoiser.parameters())

@@ -15,7 +15,7 @@ from trainer_core.cli import main
 from trainer_core.config import RunConfig
 from trainer_core.errors import ConfigError
 from trainer_core.training.checkpoints.checkpoint import checkpoint_folders
-from trainer_core.training.checkpoints.checkpoint_search import find_checkpoint
+from trainer_core.training.checkpoints.find_checkpoint import find_checkpoint
 from trainer_core.training.metrics.loss_ledger import read_ledger
 from trainer_core.training.objectives.validation import Validation
 from trainer_core.training.observer import RunRequests, RunStarted

@@ -35,8 +35,8 @@ from trainer_core.config import AdapterConfig, LossSection, RunConfig
 from trainer_core.counters import counter_seed
 from trainer_core.families.registry import get_family
 from trainer_core.training.optimizers import make_optimizer
+from trainer_core.training.step.make_loss import make_learned, make_loss, make_weighting
 from trainer_core.training.step.micro_batch import MicroBatchLoss
-from trainer_core.training.step.objective import make_learned, make_loss, make_weighting
 from trainer_core.types import Batch
 
 CPU = torch.device("cpu")

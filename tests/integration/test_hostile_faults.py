@@ -7,7 +7,7 @@ from runs import CancelAfter, record, run_config
 from trainer_core.errors import RunError
 from trainer_core.offload.load_base import PlacedBase
 from trainer_core.training import train
-from trainer_core.training.checkpoints.checkpoint_search import best_step
+from trainer_core.training.checkpoints.find_checkpoint import best_step
 from trainer_core.training.observer import CheckpointRestored, RunStarted, StepDone
 
 LATER = pytest.mark.exhaustive

@@ -16,7 +16,7 @@ from trainer_core.training.objectives.slider import kept_strength
 from trainer_core.training.observer import SilentObserver
 from trainer_core.training.prepare.encode_dataset import prepare, save_manifest
 from trainer_core.training.setup.step_inputs import base_answers
-from trainer_core.training.step.objective import times_trained
+from trainer_core.training.step.make_loss import times_trained
 from trainer_core.training.step.split_batches import SplitBatches
 from trainer_core.training.step.step_plan import StepPlan
 

@@ -1,4 +1,4 @@
-"""`attach_state`: put an adapter that comes from a file on a module."""
+"""`attach_state`: puts a finished adapter, such as one from a file, on a module."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from ..config import AdapterConfig
 from ..errors import AdapterError
 from ..types import AdapterState, LayerState
 from .attachment import AttachedAdapter, attach
-from .base.joined import JoinedLinear
-from .dora import DORA_SCALE, axis_of
+from .base.joined_linear import JoinedLinear
+from .dora_magnitude import DORA_SCALE, axis_of
 from .kernels.convolution import CONVOLUTIONS, CORES, layer_sizes
 from .kinds.kind import LayerPlan
 from .kinds.registry import FILE_RULES, KINDS, matrix_sizes

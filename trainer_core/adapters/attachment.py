@@ -1,4 +1,4 @@
-"""`attach`, and `AttachedAdapter`: what a module's adapter can be asked and told."""
+"""`attach`: puts a new adapter on a module; `AttachedAdapter`: its factors, state and strength."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..config import AdapterConfig
 from ..config.patterns import compile_pattern
 from ..errors import AdapterError
 from ..types import AdapterState, LayerState
-from .base.quantized import repacking_layers, set_repacking
+from .base.quantized_weight import repacking_layers, set_repacking
 from .kernels.convolution import reshaped
 from .kinds.kind import LayerPlan
 from .kinds.registry import KINDS

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from .base.weight import is_part
-from .init.decomposed import joined
+from .base.dense_weight import is_part
+from .init.pissa_olora import joined
 from .kernels.convolution import as_matrices
 from .kinds.registry import FILE_RULES
 from .layer.dispatch import ADAPTER_NAME

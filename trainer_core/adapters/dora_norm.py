@@ -1,4 +1,4 @@
-"""`CachedNorm`: the norm of a layer's rows or columns, kept for as long as it is the same."""
+"""`CachedNorm`: the norms that DoRA divides by, kept for as long as the weights are the same."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from ..errors import AdapterError
-from .base.weight import StorageMark, weight_stamp
-from .dora import DORA_SCALE, Axis, squared_norms
+from .base.dense_weight import StorageMark, weight_stamp
+from .dora_magnitude import DORA_SCALE, Axis, squared_norms
 from .kernels.convolution import as_matrices
 from .layer.dispatch import ADAPTER_NAME, AdaptedLayer, without_autocast
 

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from .attachment import AttachedAdapter
-from .dora import DORA_SCALE, squared_norms
+from .dora_magnitude import DORA_SCALE, squared_norms
 from .kernels.convolution import as_matrices
 from .kinds.kind import Kind
 from .layer.dispatch import ADAPTER_NAME
@@ -53,7 +53,7 @@ class WeightNormLimit:
         adapter: In training; its factors stay the same tensors.
         limit: The largest norm of a layer's delta over that of its weight, above 0. Layers whose
             weight is zero have none.
-        weights: What `weight_norms` gave for the adapter.
+        weights: What `weight_norm_tensors` gave for the adapter.
 
     Raises:
         ValueError: When the adapter's kind has no norm.
@@ -98,7 +98,7 @@ class WeightNormLimit:
 
     def _limited(self, stack: _Stack) -> Tensor:
         stacked = {name: torch.stack(list(each)) for name, each in stack.factors.items()}
-        norms = delta_norms(self._kind, stacked).to(stack.most.dtype)
+        norms = stacked_delta_norms(self._kind, stacked).to(stack.most.dtype)
         share = stack.most / norms
         # What is not finite is left as it is, for those who look for it.
         exceeding = share < 1.0
@@ -110,7 +110,7 @@ class WeightNormLimit:
         return exceeding
 
 
-def delta_norms(kind: Kind, stacked: Mapping[str, Tensor]) -> Tensor:
+def stacked_delta_norms(kind: Kind, stacked: Mapping[str, Tensor]) -> Tensor:
     """Frobenius norms `[n]` of the deltas of n layers at scale 1, without building one.
 
     Factors of all layers are stacked, `[n, ...]`; dtype and device are theirs.
@@ -125,7 +125,7 @@ def delta_norms(kind: Kind, stacked: Mapping[str, Tensor]) -> Tensor:
 
 
 @torch.no_grad()
-def weight_norms(adapter: AttachedAdapter) -> dict[str, Tensor]:
+def weight_norm_tensors(adapter: AttachedAdapter) -> dict[str, Tensor]:
     """Frobenius norms of the frozen weights under an adapter, each a scalar where its weight is.
 
     Reads every weight once, in the number format that it has or is dequantized to.

@@ -1,4 +1,4 @@
-"""How fast an adapter's factors learn: parameter groups, and an estimate before the first step.
+"""Parameter groups: each factor's learning rate and weight decay (LoRA+), and how fast it learns.
 
 Adam moves every number by about its learning rate, whatever the gradient. How far that takes a
 layer's weight follows from the factors' shapes and initialization alone; docs/decisions has the
@@ -17,7 +17,7 @@ from torch import nn
 
 from ..config import AdapterConfig, OptimizerSection
 from ..errors import AdapterError
-from .dora import DORA_SCALE
+from .dora_magnitude import DORA_SCALE
 from .kinds.kind import LayerPlan
 from .kinds.registry import FILE_RULES, KINDS, LOW_RANK
 from .planning import by_pattern

@@ -26,10 +26,10 @@ from peft.tuners.lycoris_utils import LycorisConfig, LycorisLayer, LycorisTuner
 from torch import Tensor, nn
 
 from ..config import AdapterConfig
-from .dora import DORA_SCALE
-from .init.decomposed import FIRST_DOWN, FIRST_UP
+from .dora_magnitude import DORA_SCALE
+from .init.pissa_olora import FIRST_DOWN, FIRST_UP
 from .kernels.convolution import CONVOLUTIONS
-from .kernels.fused import fuse
+from .kernels.fused_linear import fuse
 from .kinds.kind import Kind, LayerPlan
 from .kinds.loha import LOHA
 from .kinds.lokr import LOKR

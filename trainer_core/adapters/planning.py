@@ -14,8 +14,8 @@ from ..config import AdapterConfig
 from ..config.patterns import compile_pattern
 from ..errors import AdapterError
 from ..types import LayerState
-from .base.weight import PLAIN_TYPES
-from .dora import DORA_SCALE
+from .base.dense_weight import PLAIN_TYPES
+from .dora_magnitude import DORA_SCALE
 from .kernels.convolution import CONVOLUTIONS, layer_sizes, reshaped
 from .kinds.kind import LayerPlan
 from .kinds.registry import KINDS

@@ -1,4 +1,4 @@
-"""Warm start: given factors, whether they are an adapter's at all, in other sizes, as a start.
+"""Warm start: factors of an adapter file, checked and resized, as the start of a new adapter.
 
 Sizes are fitted to the closest delta that the wanted ones can hold. Everything is computed in
 float64 on the CPU. Closeness is the Frobenius norm of the difference of the deltas, and an error is
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from ..errors import AdapterError
 from ..tensors.rounding import all_finite
 from ..types import AdapterState, LayerState
-from .dora import DORA_SCALE, axis_of
+from .dora_magnitude import DORA_SCALE, axis_of
 from .kernels.convolution import CORES, as_matrices, reshaped
 from .kinds.file_rules import FileRules
 from .kinds.registry import FILE_RULES, KINDS, layer_scale, matrix_sizes
@@ -167,7 +167,7 @@ _SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class WarmStart:
     """What was taken over.
 
     Attributes:
@@ -197,7 +197,7 @@ class Start:
         return "The adapter starts from a file: " + "; ".join(parts) + "."
 
 
-def start_from(module: nn.Module, adapter: AttachedAdapter, state: AdapterState) -> Start:
+def start_from(module: nn.Module, adapter: AttachedAdapter, state: AdapterState) -> WarmStart:
     """Give an adapter that was just attached to a module the delta of another one, in place.
 
     Rank, alpha, splits and options stay those of the attached adapter. Sizes that differ are fitted
@@ -232,7 +232,7 @@ def start_from(module: nn.Module, adapter: AttachedAdapter, state: AdapterState)
             magnitude = layer.factors()[DORA_SCALE]
             with torch.no_grad():
                 magnitude.copy_(layer.norm().view(magnitude.shape))
-    return Start(
+    return WarmStart(
         taken=tuple(name for name in state.layers if name not in resized),
         resized=resized,
         missing=tuple(name for name in fresh.layers if name not in state.layers),

@@ -35,9 +35,9 @@ from ..tensors.rounding import (
     Loss,
     all_finite,
     fitting_scale,
-    parts_of,
     rounded,
     rounding_loss,
+    slices_of_rows,
 )
 from ..tensors.widening import widened
 from ..types import AdapterState
@@ -280,7 +280,7 @@ def _add_changes(job: Job, before: Tensor, change: Tensor) -> None:
 def _largest(before: Tensor, change: Tensor, scale: Tensor) -> Tensor:
     """Largest absolute value that each scale is for, in the shape of the scales."""
     if scale.numel() == 1:
-        parts = parts_of(len(before), before[0].numel())
+        parts = slices_of_rows(len(before), before[0].numel())
         return (
             torch.stack([(before[p] + change[p]).abs().max() for p in parts])
             .max()
@@ -303,7 +303,7 @@ def _rounded_sum(
 ) -> Tensor:
     """The sum, computed exactly and rounded once."""
     result = torch.empty(before.shape, dtype=dtype)
-    for part in parts_of(len(before), before[0].numel()):
+    for part in slices_of_rows(len(before), before[0].numel()):
         total = before[part].double() + change[part].double()
         if scale is not None:
             total /= scale if scale.dim() == 0 else scale[part]

@@ -21,7 +21,7 @@ from .local_base import local_text_limit, locate_local_base
 if TYPE_CHECKING:
     from ..data.captions.length import TextLimit
     from ..data.report.dataset_report import DatasetReport, ReportedBucket
-    from ..families.dataset_reading import Gathered
+    from ..families.dataset_reading import DatasetReading
     from ..types import Bucket
 
 _SIMULATED = 6
@@ -48,8 +48,8 @@ def dataset(arguments: Arguments) -> int:
     if config.dataset.path:
         dataset_root(config.dataset.path)
     looks = is_set(last, "looks") or bool({"html", "sheet"} & last.keys())
-    gathered = _gather(config)
-    report, own_file = gathered.report, place is not None and place.is_file()
+    reading = _read_dataset(config)
+    report, own_file = reading.report, place is not None and place.is_file()
     if not own_file and not any(each.startswith("training.steps=") for each in arguments.settings):
         # The steps would be those of the defaults.
         report = dataclasses.replace(report, schedule=dataclasses.replace(report.schedule, steps=0))
@@ -60,25 +60,25 @@ def dataset(arguments: Arguments) -> int:
         report = _inspected(config, report, quiet=arguments.json)
     files = _write(report, last)
     if arguments.json:
-        show_json({**_record(gathered, report), "files": files})
+        show_json({**_record(reading, report), "files": files})
     else:
         from ..data.captions.notes import caption_notes
         from ..data.flips import with_flips
         from ..data.report.report_text import report_text
 
         show(report_text(report))
-        _, unflipped = with_flips(gathered.planned, config.dataset)
-        for note in (*unflipped, *caption_notes(gathered.found.samples, config.dataset)):
+        _, unflipped = with_flips(reading.planned, config.dataset)
+        for note in (*unflipped, *caption_notes(reading.found.samples, config.dataset)):
             show(f"note: {note}")
         if not looks:
             show("Images were not decoded; --looks finds those that are there twice or alike.")
         for name, file in files.items():
             show(f"{name}: {file}")
-    return 2 if report.stops or gathered.refusal else 0
+    return 2 if report.stops or reading.refusal else 0
 
 
-def _gather(config: RunConfig) -> Gathered:
-    from ..families.dataset_reading import gather
+def _read_dataset(config: RunConfig) -> DatasetReading:
+    from ..families.dataset_reading import read_dataset
 
     def count(has_controls: bool) -> TextLimit | None:
         try:
@@ -86,7 +86,7 @@ def _gather(config: RunConfig) -> Gathered:
         except InputError:
             return None
 
-    return gather(config, count)
+    return read_dataset(config, count)
 
 
 def with_vram(config: RunConfig, report: DatasetReport) -> DatasetReport:
@@ -183,11 +183,11 @@ def dataset_report(config: RunConfig) -> tuple[dict[str, Any], DatasetError | No
     """
     if config.dataset.slider.is_on:
         return None
-    gathered = _gather(config)
-    return {"steps": gathered.report.schedule.steps, **_summary(gathered)}, gathered.refusal
+    reading = _read_dataset(config)
+    return {"steps": reading.report.schedule.steps, **_summary(reading)}, reading.refusal
 
 
-def _record(gathered: Gathered, report: DatasetReport) -> dict[str, Any]:
+def _record(reading: DatasetReading, report: DatasetReport) -> dict[str, Any]:
     """Everything, for a program."""
     from ..data.report.dataset_report import as_json
 
@@ -195,19 +195,19 @@ def _record(gathered: Gathered, report: DatasetReport) -> dict[str, Any]:
     own = ("findings", "schedule", "folders", "counts", "looked", "images")
     plain = {name: whole[name] for name in own}
     captions = {"captions": whole["captions"], "bucket_plan": whole["buckets"]}
-    return {**_summary(gathered), **plain, **captions}
+    return {**_summary(reading), **plain, **captions}
 
 
-def _summary(gathered: Gathered) -> dict[str, Any]:
+def _summary(reading: DatasetReading) -> dict[str, Any]:
     from ..data.report.dataset_report import as_json
 
-    found, report = gathered.found, gathered.report
+    found, report = reading.found, reading.report
     texts = [sample.caption for sample in found.samples]
     tokens = report.captions.tokens
     limit = {"limit": report.captions.limit}
-    sizes = Counter(each.bucket for each in gathered.planned)
+    sizes = Counter(each.bucket for each in reading.planned)
     return {
-        "train_would_stop": str(gathered.refusal.found) if gathered.refusal else None,
+        "train_would_stop": str(reading.refusal.found) if reading.refusal else None,
         "problems": found.problems,
         "folder": report.folders[0].path if report.folders else "",
         "samples": len(found.samples),
@@ -220,7 +220,7 @@ def _summary(gathered: Gathered) -> dict[str, Any]:
         "caption_characters": _spread([len(text) for text in texts]),
         "caption_tokens": None if tokens is None else {**as_json(tokens), **limit},
         "buckets": {str(bucket): sizes[bucket] for bucket in sorted(sizes)},
-        "notes": list(gathered.notes),
+        "notes": list(reading.notes),
     }
 
 

@@ -86,7 +86,7 @@ def run_report(config: RunConfig) -> tuple[dict[str, Any], list[str]]:
     """What a run would do, as far as that can be found out, and in words what would stop it."""
     from ..families.trainable_text import with_text
     from ..training.memory.velocity_error import velocity_report
-    from ..training.prepare.attach import attach_empty
+    from ..training.prepare.attach_adapter import attach_empty
     from ..training.prepare.finished_cache import require_variant
 
     report: dict[str, Any] = {"family": config.family, **_steps(config)}

@@ -11,7 +11,7 @@ from pathlib import Path
 from ..config import RunConfig
 from ..config.reading import parse_override
 from ..errors import DatasetError, InputError
-from ..families.dataset_reading import gather
+from ..families.dataset_reading import read_dataset
 from ..families.run_files import load_config
 from ..filesystem.storage import given_path, write_text
 from ..foreign_runs import (
@@ -63,16 +63,16 @@ def count_epoch(config: RunConfig) -> Epoch:
     Raises:
         TrainerError: When the dataset is not there, or nothing of it is trained.
     """
-    gathered = gather(config, lambda has_controls: None)
-    steps = math.ceil(gathered.report.schedule.steps_per_epoch)
+    reading = read_dataset(config, lambda has_controls: None)
+    steps = math.ceil(reading.report.schedule.steps_per_epoch)
     if not steps:
-        raise gathered.refusal or DatasetError(
+        raise reading.refusal or DatasetError(
             "no image of the dataset is trained", "images", "Check dataset.path."
         )
-    batches = sum(bucket.batches for bucket in gathered.report.buckets)
-    apart = math.ceil(batches / gathered.report.schedule.micro_batches)
+    batches = sum(bucket.batches for bucket in reading.report.buckets)
+    apart = math.ceil(batches / reading.report.schedule.micro_batches)
     images: Counter[int] = Counter()
-    for sample in gathered.found.samples:
+    for sample in reading.found.samples:
         images[sample.folder] += 0 if sample.validation else sample.repeats
     return Epoch(steps, apart, images)
 

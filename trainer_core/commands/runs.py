@@ -144,7 +144,7 @@ def _adapter(text: str, config: RunConfig) -> Path:
     if text != "best":
         return given_path(text, "an adapter file")
     from ..training.checkpoints.checkpoint import ADAPTER_FILE
-    from ..training.checkpoints.checkpoint_search import best_checkpoint
+    from ..training.checkpoints.find_checkpoint import best_checkpoint
 
     return best_checkpoint(Path(config.output.dir) / config.output.name) / ADAPTER_FILE
 

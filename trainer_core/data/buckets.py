@@ -1,4 +1,4 @@
-"""The sizes at which each sample is trained.
+"""Buckets: the sizes at which each sample is trained.
 
 A bucket's sides are multiples of the family's granularity, or of a coarser one that the dataset
 asks for, and its area is at most resolution x resolution. An image gets the bucket of the nearest

@@ -287,7 +287,7 @@ def is_clip(path: Path) -> bool:
     return ending in CLIP_EXTENSIONS or (moves and header_info(path).animated)
 
 
-def parts_of(facts: ClipFacts, lengths: Sequence[int], rate: float, most: int) -> list[ClipPart]:
+def cut_clip(facts: ClipFacts, lengths: Sequence[int], rate: float, most: int) -> list[ClipPart]:
     """Cut a clip into equal parts that do not overlap; none where it is too short for the shortest.
 
     Args:

@@ -1,4 +1,4 @@
-"""Which part of an image is kept at a size, and the image cut and resized to it."""
+"""Which part of an image ``dataset.crop`` keeps at a size; crops and resizes images to it."""
 
 from __future__ import annotations
 

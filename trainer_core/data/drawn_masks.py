@@ -1,4 +1,4 @@
-"""Transparent areas of images that a base learns to fill: those that they have, or drawn ones."""
+"""Areas that an inpainting base learns to fill: an image's own transparency, or drawn ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is known of images and clips without reading them again: hashes, and what headers say.
+"""Remembers hashes and headers of images and clips, so that no file is read twice for them.
 
 A file is known by its stamp (size, times, inode), so that an unchanged dataset is not read again.
 The memory lies in the cache's folder and holds no paths, only their hashes, because caches are

@@ -1,4 +1,4 @@
-"""One pass of a step, read from the cache and put together."""
+"""Loads the batch of one pass of a step from the cache."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ CountTokens = Callable[[bool], TextLimit | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Gathered:
+class DatasetReading:
     """A dataset as it was read.
 
     Attributes:
@@ -44,12 +44,12 @@ class Gathered:
     refusal: DatasetError | None
 
 
-def gather(
+def read_dataset(
     config: RunConfig,
     count: CountTokens,
     within: AllowedFolders | None = None,
     family: Family | None = None,
-) -> Gathered:
+) -> DatasetReading:
     """Read a run file's dataset, as its family decides sizes; no image is decoded.
 
     `count` gives the tokens of captions, or None where the base is not at hand. Everything that is
@@ -97,4 +97,4 @@ def gather(
     tokens = {each.name: each.tokens for each in report.images if each.tokens is not None}
     long = long_caption_notes(tokens, limit.tokens, config.base.text_length) if limit else ()
     rules = caption_notes(found.samples, config.dataset)
-    return Gathered(found, plan.samples, (*plan.notes, *long, *rules), report, refusal)
+    return DatasetReading(found, plan.samples, (*plan.notes, *long, *rules), report, refusal)

@@ -1,4 +1,4 @@
-"""What is known of another program."""
+"""`Program`: what is known of another trainer: how its files are recognised, read and turned."""
 
 from __future__ import annotations
 

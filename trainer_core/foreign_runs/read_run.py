@@ -22,7 +22,7 @@ from ..printable import listed
 from .conversion import ALWAYS_IN_WORDS, Balanced, Conversion, Note, name_of, with_one_outcome
 from .documents import Document, split_command
 from .program import Beside, Given, Program, other_script
-from .programs import PROGRAMS
+from .registry import PROGRAMS
 from .value_readers import UnfitError
 
 

@@ -1,4 +1,4 @@
-"""The other one of two models, in samples of one that knows a part of the noise levels."""
+"""The second of two experts (Wan 2.2) while images are sampled: found, and used at its levels."""
 
 from __future__ import annotations
 

@@ -127,7 +127,7 @@ class Span:
     """One frozen tensor of a block: where the block has it, and its place in the block's bytes.
 
     It is also the tensor's identity, which stays the same wherever the block lies
-    (`adapters.base.weight.weight_stamp`).
+    (`adapters.base.dense_weight.weight_stamp`).
 
     Args:
         tensor: Its shape and number format.

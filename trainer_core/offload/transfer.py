@@ -1,4 +1,4 @@
-"""How bytes come to the device, or from it: on a stream of their own, or in turn."""
+"""Copies between RAM and the device: on a stream of their own, or in turn."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ..tensors.device_tables import device_table
 from ..tensors.widening import looked_up
-from .stored_format import Parts, StoredFormat, parts_of
+from .stored_format import Parts, StoredFormat, slices_of_blocks
 
 BLOCK = 64
 """Numbers that share one scale."""
@@ -55,7 +55,7 @@ class Nf4(StoredFormat):
         borders = _borders(blocks)
         absmax = blocks.abs().amax(dim=1, keepdim=True).float()
         codes = torch.empty((len(blocks), BLOCK // 2), dtype=torch.uint8, device=weight.device)
-        for part in parts_of(blocks, 1 << 20):
+        for part in slices_of_blocks(blocks, 1 << 20):
             ratios = blocks[part].float() * (1.0 / absmax[part].clamp(min=1e-38))
             found = torch.bucketize(ratios, borders, out_int32=True).to(torch.uint8)
             codes[part] = (found[:, ::2] << 4) | found[:, 1::2]
@@ -67,7 +67,7 @@ class Nf4(StoredFormat):
         pairs = _pairs(codes)
         result = torch.empty(shape, dtype=dtype, device=codes.device)
         blocks = result.view(-1, BLOCK)
-        for part in parts_of(blocks, 1 << 20):
+        for part in slices_of_blocks(blocks, 1 << 20):
             numbers = looked_up(codes[part].reshape(-1), pairs).view(-1, BLOCK)
             torch.mul(numbers, absmax[part], out=blocks[part])
         return result

@@ -13,7 +13,7 @@ Parts = Mapping[str, Tensor]
 """The tensors that hold a weight: ``weight``, and beside it what scales it."""
 
 
-def parts_of(blocks: Tensor, on_cpu: int) -> Iterator[slice]:
+def slices_of_blocks(blocks: Tensor, on_cpu: int) -> Iterator[slice]:
     """Cut blocks `[n, size]` into parts that are worked on together.
 
     Args:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..tensors.device_tables import device_table
 from ..tensors.widening import looked_up
-from .stored_format import Parts, StoredFormat, parts_of
+from .stored_format import Parts, StoredFormat, slices_of_blocks
 
 GROUP = 64
 """Numbers of a row that share a scale and a zero point."""
@@ -59,7 +59,7 @@ class _UnsignedGroups(StoredFormat):
         codes = groups.new_empty((count, 8 * sum(self.planes)), dtype=torch.uint8)
         scales = groups.new_empty((count, 1), dtype=torch.bfloat16)
         zeros = groups.new_empty((count, 1), dtype=torch.uint8)
-        for part in parts_of(groups, 1 << 19):
+        for part in slices_of_blocks(groups, 1 << 19):
             values = groups[part].to(torch.bfloat16)
             low = values.amin(dim=1, keepdim=True).clamp(max=0)
             high = values.amax(dim=1, keepdim=True).clamp(min=0)
@@ -86,7 +86,7 @@ class _UnsignedGroups(StoredFormat):
         codes, scales, zeros = parts["weight"], parts["scale"], parts["zero"]
         result = torch.empty(shape, dtype=dtype, device=codes.device)
         groups = result.view(-1, GROUP)
-        for part in parts_of(groups, 1 << 19):
+        for part in slices_of_blocks(groups, 1 << 19):
             groups[part].copy_(self._unpacked(codes[part])).sub_(zeros[part]).mul_(scales[part])
         return result
 

@@ -111,7 +111,7 @@ def rounding_loss(before: Tensor, change: Tensor, after: Tensor) -> Loss:
         What was lost; nothing for a change of zero.
     """
     missed = along = size = 0.0
-    for part in parts_of(before.shape[0], before[0].numel()):
+    for part in slices_of_rows(before.shape[0], before[0].numel()):
         wanted = change[part].double()
         real = after[part].double() - before[part].double()
         missed += float((real - wanted).square().sum())
@@ -122,7 +122,7 @@ def rounding_loss(before: Tensor, change: Tensor, after: Tensor) -> Loss:
     return Loss((missed / size) ** 0.5, along / size)
 
 
-def parts_of(rows: int, columns: int) -> Iterator[slice]:
+def slices_of_rows(rows: int, columns: int) -> Iterator[slice]:
     """Cut rows into parts of about a million numbers."""
     step = max(1, _PART // max(1, columns))
     return (slice(start, min(rows, start + step)) for start in range(0, rows, step))

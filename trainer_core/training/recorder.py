@@ -36,7 +36,7 @@ from .checkpoints.checkpoint import (
     save_checkpoint,
 )
 from .checkpoints.checkpoint_record import CheckpointRecord
-from .checkpoints.checkpoint_search import RECORD, broken_step, resume_advice
+from .checkpoints.find_checkpoint import RECORD, broken_step, resume_advice
 from .checkpoints.longer_run import SCHEDULE, ReplannedSchedule
 from .checkpoints.post_hoc_ema import POWER_FACTS, layer_outlines
 from .checkpoints.run_folder import RunFolder

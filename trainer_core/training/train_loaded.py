@@ -25,8 +25,8 @@ from .setup.load import Loaded
 from .setup.step_inputs import base_answers, batch_plan, measured_samples, micro_batch_loss
 from .step.compiled_blocks import compiled
 from .step.learning_rate import warmup_length
+from .step.make_loss import times_trained
 from .step.micro_batch import MicroBatchLoss
-from .step.objective import times_trained
 from .step.processes import Shares
 from .step.read_ahead import ReadAhead
 from .step.split_batches import SplitBatches

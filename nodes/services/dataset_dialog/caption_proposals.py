@@ -161,9 +161,9 @@ class _Files:
     """Images of a folder, to be found by their looks."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
-        from ....trainer_core.data.report.image_fingerprints import see
+        from ....trainer_core.data.report.image_fingerprints import look_at_images
 
-        looks = see(paths)
+        looks = look_at_images(paths)
         whole = [at for at in range(len(paths)) if at not in looks.broken]
         self._paths = [paths[at] for at in whole]
         self._contents = [looks.contents[at] for at in whole]

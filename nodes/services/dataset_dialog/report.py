@@ -1,4 +1,4 @@
-"""What a dataset folder holds, image by image, for the strip and the dialog at a node.
+"""The images of a dataset folder one by one, as the strip and the dialog at a node list them.
 
 It is read with the trainer's own scanner, headers and captions only, and cut into pages for the
 browser. What is wrong is said so that a person can do something about it.
@@ -203,7 +203,7 @@ class Report:
         """Say at which size it is trained, and what of it."""
         from ....trainer_core.data.buckets import MUCH_CROPPED, choose_bucket
         from ....trainer_core.data.crop import cut_share, kept_box
-        from ....trainer_core.data.crop_with_mask import crop_of
+        from ....trainer_core.data.framing import crop_of
         from ....trainer_core.data.report.finding_kinds import SMALL_SHARE
 
         settings, problems = self._settings, item["problems"]

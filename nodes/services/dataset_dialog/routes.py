@@ -182,12 +182,14 @@ def _alike(query: _Query, body: bytes) -> Any:
     """Images that look alike: places of each group, in the order of the images."""
     from ....trainer_core.data.clips import is_clip
     from ....trainer_core.data.report.duplicates import alike
-    from ....trainer_core.data.report.image_fingerprints import see
+    from ....trainer_core.data.report.image_fingerprints import look_at_images
 
     folder = comfy_host.dataset_path(query["folder"])
     items = _report_of(folder, query).items
     places = [at for at, item in enumerate(items) if not is_clip(folder / item["name"])]
-    looks = see([folder / items[at]["name"] for at in places], comfy_host.output_folder() / "cache")
+    looks = look_at_images(
+        [folder / items[at]["name"] for at in places], comfy_host.output_folder() / "cache"
+    )
     return {"groups": [[places[at] for at in group] for group in alike(looks.looks)]}
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ....trainer_core.errors import TrainerError
 from ...host import comfy_host
 from ...host.folders import folder_stamp
-from ..panel.prompt_settings import Asked
+from ..panel.prompt_settings import GraphSettings
 
 if TYPE_CHECKING:
     from ....trainer_core.config import DatasetSection
@@ -42,14 +42,14 @@ def marks_of(dataset: DatasetSection) -> dict[str, str]:
     return found
 
 
-def folders_of(settings: Asked) -> Iterable[tuple[str, str]]:
+def folders_of(settings: GraphSettings) -> Iterable[tuple[str, str]]:
     """The folders of images that a graph asks for: the place, and the folder's name."""
     for place, name in settings.decides.items():
         if place.rpartition("/")[2] in _FOLDERS and isinstance(name, str):
             yield place, name
 
 
-def with_marks(settings: Asked) -> Asked:
+def with_marks(settings: GraphSettings) -> GraphSettings:
     """What a graph asks for, with the marks that its folders have now."""
     marks: dict[str, str] = {}
     for place, name in folders_of(settings):

@@ -12,7 +12,7 @@ from ....trainer_core.filesystem.storage import write_text
 from ...host import comfy_host
 from ...host.served_files import html_page
 from ..graph_run import family_of
-from ..run_config import run_config
+from ..merged_run_config import run_config
 from ..socket_values import BaseChoice, DatasetChoice
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def dataset_page(
     from ....trainer_core.data.report.image_findings import find_in_images
     from ....trainer_core.data.report.make_report import in_order
     from ....trainer_core.data.report.report_text import report_text
-    from ....trainer_core.families.dataset_reading import gather
+    from ....trainer_core.families.dataset_reading import read_dataset
 
     config, family = _config(dataset, base), None if base is None else family_of(base)
 
@@ -64,10 +64,10 @@ def dataset_page(
         known = base is not None and family is None
         return _limit(config, has_controls) if known else None
 
-    gathered = gather(config, count, comfy_host.allowed_folders(), family)
-    report = gathered.report
+    reading = read_dataset(config, count, comfy_host.allowed_folders(), family)
+    report = reading.report
     if base is None or not base.embedded:
-        brackets = bracket_findings(gathered.found.samples, config.dataset)
+        brackets = bracket_findings(reading.found.samples, config.dataset)
         report = replace(report, findings=in_order((*report.findings, *brackets)))
     bar = comfy_host.ProgressBar(node_id, max(1, len(report.images)))
 

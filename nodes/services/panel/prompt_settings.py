@@ -50,7 +50,7 @@ KEPT = "panel.json"
 """What a run's panel keeps beside it: what it told, and the marks of the images by their folder."""
 
 
-class Asked(NamedTuple):
+class GraphSettings(NamedTuple):
     """What a graph asks a training node for.
 
     Attributes:
@@ -67,7 +67,7 @@ class Asked(NamedTuple):
     steps: int
     images: Mapping[str, str] = MappingProxyType({})
 
-    def differences(self, before: Asked, *, finished: bool) -> dict[str, str]:
+    def differences(self, before: GraphSettings, *, finished: bool) -> dict[str, str]:
         """How another graph that was asked for before differs, in words, by input.
 
         Where its run is finished, another course is another run, too.
@@ -101,20 +101,20 @@ class Form(NamedTuple):
     """
 
     node_class: str
-    settings: Asked
+    settings: GraphSettings
 
 
-def know(settings_of: Callable[[str], Mapping[str, str] | None]) -> None:
+def register_setting_paths(settings_of: Callable[[str], Mapping[str, str] | None]) -> None:
     """Know the YAML paths of each node's inputs, by its class; None for a node of others."""
     _settings_of.append(settings_of)
 
 
-def know_opened(opened: Opened) -> None:
+def register_opened(opened: Opened) -> None:
     """Know what a node that chooses settings has chosen."""
     _opened.append(opened)
 
 
-def asked_settings(prompt: Mapping[str, Any], node_id: str) -> Asked:
+def graph_settings(prompt: Mapping[str, Any], node_id: str) -> GraphSettings:
     """What a prompt of ComfyUI's API asks a training node for; it may come from anybody."""
     found: dict[str, dict[str, Any]] = {"decides": {}, "course": {}, "beside": {}}
     ahead = [(node_id, "")]
@@ -132,18 +132,18 @@ def asked_settings(prompt: Mapping[str, Any], node_id: str) -> Asked:
             elif part != "beside":
                 ahead.append((value[0], at))
     steps = node_of(prompt, node_id)[1].get(STEPS)
-    return Asked(found["decides"], found["course"], steps if isinstance(steps, int) else 0)
+    return GraphSettings(found["decides"], found["course"], steps if isinstance(steps, int) else 0)
 
 
 def _unread(reason: str) -> InputError:
     return InputError(reason, "what a graph has kept of its run", "Choose another run.")
 
 
-def asked_forms(prompt: Mapping[str, Any], node_id: str) -> list[Form]:
+def setting_forms(prompt: Mapping[str, Any], node_id: str) -> list[Form]:
     """What a training node asks for: as it stands, and as its full graph where it has one."""
     found = [(prompt, node_id)]
     found += [each for opened in _opened if (each := opened(prompt, node_id)) is not None]
-    return [Form(node_of(*each)[0], asked_settings(*each)) for each in found]
+    return [Form(node_of(*each)[0], graph_settings(*each)) for each in found]
 
 
 def kept_forms(version: Path) -> Iterator[list[Form]]:
@@ -153,7 +153,7 @@ def kept_forms(version: Path) -> Iterator[list[Form]]:
     marks = images if isinstance(images, dict) else {}
     for node_id in prompt:
         if node_of(prompt, node_id)[0] in TRAINING:
-            forms = asked_forms(prompt, node_id)
+            forms = setting_forms(prompt, node_id)
             yield [form._replace(settings=form.settings._replace(images=marks)) for form in forms]
 
 

@@ -18,17 +18,17 @@ from ...host import comfy_host
 from ...host.folders import saved_checkpoints
 from ..datasets.content_marks import with_marks
 from ..loras_folder import copy_adapter
-from ..rerun_stamps import CONTINUED, GoingOn
+from ..rerun_stamps import CONTINUED, Continuation
 from .history import Ending, last_steps, read_ending, read_run_file
 from .prompt_settings import (
     LARGEST_PROMPT,
     SEED,
     STEPS,
     Form,
-    asked_forms,
     kept_forms,
     kept_panel,
     node_of,
+    setting_forms,
 )
 from .run_states import ACTIVE, PANEL, RunState
 
@@ -159,15 +159,17 @@ class Expected(NamedTuple):
     seconds: float | None
 
 
-def expected_training(prompt: Mapping[str, Any], node_id: str, going: GoingOn) -> Expected:
+def expected_training(
+    prompt: Mapping[str, Any], node_id: str, continuation: Continuation
+) -> Expected:
     """What a training will do that waits, by a former run of the same settings.
 
-    `going` is what a button has promised of it.
+    `continuation` is what a button has promised of it.
     """
     forms, name = _asked(prompt, node_id), _name({"node_id": node_id}, prompt)
-    steps = going.steps or forms[0].settings.steps
-    if going.folder is not None:
-        far, folder = 0, going.folder
+    steps = continuation.steps or forms[0].settings.steps
+    if continuation.folder is not None:
+        far, folder = 0, continuation.folder
         folder = folder if folder.name.startswith("v") else folder.parents[1]
     else:
         versions = _versions(name, "", also_running=True) if name else iter(())
@@ -182,7 +184,7 @@ def expected_training(prompt: Mapping[str, Any], node_id: str, going: GoingOn) -
         return Expected(name, steps, None)
     steps, goes_on = steps or ending.steps, node_of(prompt, node_id)[1].get("resume") is not False
     saved = saved_checkpoints(folder) if goes_on and far == 0 else []
-    made = int(going.folder.name) if going.folder not in {None, folder} else 0
+    made = int(continuation.folder.name) if continuation.folder not in {None, folder} else 0
     made = made or (int(saved[-1].name) if saved else 0)
     if not last:
         return Expected(name, steps, None)
@@ -191,7 +193,7 @@ def expected_training(prompt: Mapping[str, Any], node_id: str, going: GoingOn) -
 
 
 def _asked(prompt: Mapping[str, Any], node_id: str) -> list[Form]:
-    forms = asked_forms(prompt, node_id)
+    forms = setting_forms(prompt, node_id)
     return [form._replace(settings=with_marks(form.settings)) for form in forms]
 
 
@@ -289,7 +291,7 @@ def _continued(node_id: str, request: Mapping[str, Any]) -> tuple[str, bool]:
     if steps is not None and not (isinstance(steps, int) and 0 < steps <= _MOST_STEPS):
         return f"steps is {str(steps)[:20]!r}, not a number of steps", False
     if not run:
-        CONTINUED.note(node_id, GoingOn(steps=steps or 0))
+        CONTINUED.note(node_id, Continuation(steps=steps or 0))
         return "Queued.", True
     try:
         folder = comfy_host.run_path(run)
@@ -315,10 +317,10 @@ def _promise(node_id: str, run: str, folder: Path, *, step: object, steps: int) 
     if step is not None:
         if not isinstance(step, int) or step not in saved:
             return f"{run} has no checkpoint of step {str(step)[:20]}", False
-        CONTINUED.note(node_id, GoingOn(saved[step], seed, steps))
+        CONTINUED.note(node_id, Continuation(saved[step], seed, steps))
         return f"Queued. It goes on from step {step}, and makes the steps behind it again.", True
     if not saved:
-        CONTINUED.note(node_id, GoingOn())
+        CONTINUED.note(node_id, Continuation())
         return f"Queued. {run} has no checkpoint, so it begins anew.", True
-    CONTINUED.note(node_id, GoingOn(folder, seed, steps))
+    CONTINUED.note(node_id, Continuation(folder, seed, steps))
     return f"Queued. It goes on from step {max(saved)}.", True

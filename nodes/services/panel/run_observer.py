@@ -30,9 +30,9 @@ from ....trainer_core.training.observer import (
 )
 from ...host import comfy_host
 from ...host.folders import saved_checkpoints
-from ..rerun_stamps import CONTINUED, GoingOn
+from ..rerun_stamps import CONTINUED, Continuation
 from .history import Ending, HeldOut, sample_of
-from .prompt_settings import KEPT, asked_settings
+from .prompt_settings import KEPT, graph_settings
 from .run_states import ACTIVE, PANEL, RunState
 
 if TYPE_CHECKING:
@@ -82,13 +82,15 @@ class NodeObserver:
         # Where nobody says how many steps there are, it is known when the images are counted.
         workflow, prompt = _workflow_id(queued or {}), (queued or {}).get("prompt")
         # What the panel has promised of this run.
-        self.going = (
-            CONTINUED.take(node_id, comfy_host.running().get("extra_data")) if trains else GoingOn()
+        self.continuation = (
+            CONTINUED.take(node_id, comfy_host.running().get("extra_data"))
+            if trains
+            else Continuation()
         )
-        steps = self.going.steps or steps
+        steps = self.continuation.steps or steps
         self.state = RunState(node_id, comfy_host.current_prompt(), name, steps, workflow)
         if isinstance(prompt, Mapping):
-            self.state.asked = asked_settings(prompt, node_id)
+            self.state.asked = graph_settings(prompt, node_id)
         self.state.choices = [dict(choice) for choice in choices]
         self._prompts: Sequence[str] = ()
         self._trains = trains

@@ -14,7 +14,7 @@ from typing import Any
 
 from ....trainer_core.training.observer import RunRequests
 from .history import POINTS, HeldOut, Place, read_history, thinned_losses
-from .prompt_settings import Asked
+from .prompt_settings import GraphSettings
 
 _KEPT_STATES = 64
 _REQUESTS = frozenset({"save", "preview", "stop"})
@@ -73,7 +73,7 @@ class RunState:
     choices: list[dict[str, str]] = field(default_factory=list)
     returns: int = 0
     encoded: list[int] = field(default_factory=list)
-    asked: Asked | None = None
+    asked: GraphSettings | None = None
 
     def address(self) -> dict[str, Any]:
         """What every event says of itself."""
@@ -227,7 +227,7 @@ class Panel:
         comfy_host.send("adapter_trainer.state", shown)
         return True
 
-    def asked(self, node_id: str) -> Asked | None:
+    def asked(self, node_id: str) -> GraphSettings | None:
         """What a node's last run was asked for, where that is known."""
         with self.lock:
             state = self._states.get(node_id)

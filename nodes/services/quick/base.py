@@ -118,7 +118,7 @@ def _graph_base(answers: Answers, loader: str, file: str, model: Any) -> QuickBa
                 "Load Diffusion Model or Load Checkpoint, whose file says what the model is",
                 "Press Run, which reads the model itself; or connect one of these loaders.",
             )
-        from ...host.model_files import traits_of_file
+        from ...host.model_file_traits import traits_of_file
 
         traits = traits_of_file(Path(comfy_host.base_path(f"{folder}/{file}")))
         title = file

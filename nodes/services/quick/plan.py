@@ -1,4 +1,4 @@
-"""From the few answers of Train LoRA (Quick) to all that a run file says, and why."""
+"""Plans Train LoRA (Quick): from a few answers to all that a run file says, and why."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ...host import comfy_host
 from ...host.folders import headers
 from ..expert_models import AUTO, HIGH, LOW, SWITCH_AT, ExpertInputs
 from ..graph_base import base_of_model
-from ..run_config import check_run_name, run_config
+from ..merged_run_config import check_run_name, run_config
 from ..socket_values import (
     AdapterChoice,
     BaseChoice,
@@ -119,7 +119,7 @@ class Connected(NamedTuple):
     audio: Any = None
 
 
-class Parts(NamedTuple):
+class NodeValues(NamedTuple):
     """A plan as the other nodes would hand it on."""
 
     dataset: DatasetChoice
@@ -234,7 +234,7 @@ def _texts(word: str, samples: Sequence[Sample], *, embedded: bool) -> list[str]
     return texts if embedded else list(map(escaped, texts))
 
 
-def parts_of(plan: QuickPlan, connected: Connected) -> Parts:
+def node_values(plan: QuickPlan, connected: Connected) -> NodeValues:
     """A plan in the parts that graph_run takes, with the MODEL that it borrows.
 
     Raises:
@@ -252,7 +252,7 @@ def parts_of(plan: QuickPlan, connected: Connected) -> Parts:
     every = {"every": preview.pop("every")} if "every" in preview else {}
     answers = plan.answers
     expert = ExpertInputs(answers.expert, answers.switch_at, connected.other_expert)
-    return Parts(
+    return NodeValues(
         DatasetChoice(sections.pop("dataset")),
         base_of_model(
             connected.model,

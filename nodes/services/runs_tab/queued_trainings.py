@@ -41,8 +41,8 @@ def _trainings(queued: comfy_host.QueuedPrompt) -> list[dict[str, Any]]:
         if node_of(queued.prompt, node_id)[0] not in _TRAINS:
             continue
         if node_id not in known:
-            going = CONTINUED.promised(node_id, queued.extra)
-            known[node_id] = expected_training(queued.prompt, node_id, going)
+            continuation = CONTINUED.promised(node_id, queued.extra)
+            known[node_id] = expected_training(queued.prompt, node_id, continuation)
         before = known[node_id]
         name, steps, seconds = shown.get(node_id, before)
         # Before its first step a run is as long as it was expected to be.

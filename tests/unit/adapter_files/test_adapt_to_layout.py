@@ -9,7 +9,7 @@ from tests.fixtures.textbook import relative, textbook_delta
 from trainer_core.adapter_files.convert.approximate import as_low_rank
 from trainer_core.adapter_files.convert.convert import convert
 from trainer_core.adapter_files.read.read_adapter import read_adapter
-from trainer_core.adapters.dora import DORA_SCALE
+from trainer_core.adapters.dora_magnitude import DORA_SCALE
 from trainer_core.adapters.kinds.registry import layer_delta
 from trainer_core.errors import AdapterError
 

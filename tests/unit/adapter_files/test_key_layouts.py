@@ -25,7 +25,7 @@ from trainer_core.adapter_files.read.read_adapter import (
     read_file,
 )
 from trainer_core.adapter_files.tools.inspect_adapter import inspect_adapter
-from trainer_core.adapters.dora import DORA_SCALE
+from trainer_core.adapters.dora_magnitude import DORA_SCALE
 from trainer_core.adapters.kinds.registry import layer_delta
 from trainer_core.errors import AdapterFileError
 from trainer_core.families.registry import FAMILIES

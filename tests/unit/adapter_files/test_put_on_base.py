@@ -13,7 +13,7 @@ from tests.fixtures.combinations import each_once
 from tests.fixtures.family_states import OPTIONS, SIZES, family_state, key_map
 from trainer_core.adapter_files.factors.effective_delta import effective_delta
 from trainer_core.adapter_files.factors.put_on_base import BaseAdapterFile, put_on_base
-from trainer_core.adapters.base.weight import weight_stamp
+from trainer_core.adapters.base.dense_weight import weight_stamp
 from trainer_core.errors import AdapterError
 from trainer_core.quantization.formats import FORMATS
 from trainer_core.quantization.quantized_linear import QuantizedLinear

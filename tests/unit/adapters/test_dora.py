@@ -8,7 +8,7 @@ from fixtures.textbook import relative
 from torch import nn
 
 from trainer_core.adapters import attach
-from trainer_core.adapters.dora import DORA_SCALE
+from trainer_core.adapters.dora_magnitude import DORA_SCALE
 from trainer_core.config import AdapterConfig
 
 AXES = ("input", "output")

@@ -9,7 +9,7 @@ from fixtures.textbook import CASES, make_plan, random_factors, relative, textbo
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainer_core.adapters.kernels.fused import fuse
+from trainer_core.adapters.kernels.fused_linear import fuse
 from trainer_core.adapters.kinds.lokr import factorize
 from trainer_core.adapters.kinds.registry import KINDS
 

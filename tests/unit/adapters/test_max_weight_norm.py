@@ -7,9 +7,13 @@ from fixtures.textbook import CASES, make_plan, random_factors, textbook_delta
 from torch import nn
 
 from trainer_core.adapters import attach
-from trainer_core.adapters.dora import DORA_SCALE
+from trainer_core.adapters.dora_magnitude import DORA_SCALE
 from trainer_core.adapters.kinds.registry import KINDS
-from trainer_core.adapters.max_weight_norm import WeightNormLimit, delta_norms, weight_norms
+from trainer_core.adapters.max_weight_norm import (
+    WeightNormLimit,
+    stacked_delta_norms,
+    weight_norm_tensors,
+)
 from trainer_core.config import AdapterConfig
 
 
@@ -21,7 +25,7 @@ def test_norms_without_a_delta_are_those_of_the_textbooks(kind, inputs, outputs,
         for seed in range(4)
     ]
     stacked = {name: torch.stack([each[name] for each in layers]) for name in layers[0]}
-    found = delta_norms(KINDS[kind], stacked)
+    found = stacked_delta_norms(KINDS[kind], stacked)
     expected = [torch.linalg.vector_norm(textbook_delta(kind, each, rank, rank)) for each in layers]
     torch.testing.assert_close(found, torch.stack(expected), rtol=1e-10, atol=1e-10)
 
@@ -58,7 +62,7 @@ def whole_delta(layer):
 @pytest.mark.parametrize("name", OPTIONS)
 def test_layers_above_the_limit_are_scaled_to_it_and_others_keep_their_bits(name):
     _, adapter = make_layers(OPTIONS[name])
-    norms = weight_norms(adapter)
+    norms = weight_norm_tensors(adapter)
     deltas = {n: whole_delta(layer) for n, layer in adapter.layers.items()}
     shares = {n: float(deltas[n].norm() / norms[n]) for n in deltas if n != "l4"}
     ordered = sorted(shares.values())
@@ -90,11 +94,11 @@ def test_an_untrained_adapter_is_below_every_limit_and_a_rotation_has_none():
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(8, 8))
     adapter = attach(module, AdapterConfig(kind="lora", rank=2))
-    limit = WeightNormLimit(adapter, 1e-6, weight_norms(adapter))
+    limit = WeightNormLimit(adapter, 1e-6, weight_norm_tensors(adapter))
     limit.apply()
     assert int(limit.scaled) == 0
     assert limit.most_often() is None
     adapter.detach()
     turned = attach(module, AdapterConfig(kind="oft", rank=4))
     with pytest.raises(ValueError, match="oft"):
-        WeightNormLimit(turned, 1.0, weight_norms(turned))
+        WeightNormLimit(turned, 1.0, weight_norm_tensors(turned))

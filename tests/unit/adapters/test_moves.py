@@ -9,8 +9,8 @@ from fixtures.small_module import DORA, attached
 from fixtures.textbook import relative
 from torch import nn
 
-from trainer_core.adapters.base.weight import dense_weight
-from trainer_core.adapters.dora import DORA_SCALE
+from trainer_core.adapters.base.dense_weight import dense_weight
+from trainer_core.adapters.dora_magnitude import DORA_SCALE
 from trainer_core.errors import AdapterError
 
 KINDS = [

@@ -8,7 +8,7 @@ from fixtures.textbook import make_plan, random_factors, relative, textbook_delt
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainer_core.adapters.kinds.low_rank import nearest_kronecker
+from trainer_core.adapters.kinds.low_rank_algebra import nearest_kronecker
 from trainer_core.adapters.kinds.registry import KINDS
 from trainer_core.adapters.warm_start import resize
 from trainer_core.errors import AdapterError

@@ -5,7 +5,7 @@ import pytest
 from PIL import Image
 
 from tests.fixtures.clip_files import RATE, write_clip
-from trainer_core.data.clips import ClipFacts, clip_facts, parts_of, read_frames
+from trainer_core.data.clips import ClipFacts, clip_facts, cut_clip, read_frames
 from trainer_core.errors import DatasetError
 from trainer_core.types import ClipPart, FrameGrid
 
@@ -104,7 +104,7 @@ def test_frames_of_an_animated_image_are_shown_as_a_browser_shows_them(tmp_path,
 def test_a_clip_of_the_trained_rate_is_trained_frame_by_frame(tmp_path, name, rate):
     times = [number / rate for number in range(33)]
     path = write_clip(tmp_path / name, 33, codec="mpeg4", rate=rate, times=times)
-    (part,) = parts_of(clip_facts(path), [17, 33], float(rate), 16)
+    (part,) = cut_clip(clip_facts(path), [17, 33], float(rate), 16)
     assert part.frames == 33
     read = [np.asarray(each) for each in read_frames(path, part)]
     assert all(
@@ -165,7 +165,7 @@ def test_a_folder_of_frames_is_read_in_order_of_its_numbers(tmp_path, rate):
     (folder / "notes.txt").write_text("x")
     facts = clip_facts(folder, rate)
     assert (facts.width, facts.height, facts.frames(rate)) == (8, 6, 40)
-    parts = parts_of(facts, [13], rate, 16)
+    parts = cut_clip(facts, [13], rate, 16)
     read = [image.getpixel((0, 0))[0] for part in parts for image in read_frames(folder, part)]
     assert read == list(range(39))
     (folder / "f3.png").unlink()
@@ -185,7 +185,7 @@ def test_a_folder_of_frames_is_read_in_order_of_its_numbers(tmp_path, rate):
     ],
 )
 def test_a_clip_is_cut_into_equal_parts(seconds, most, clips, starts, frames):
-    parts = parts_of(ClipFacts(64, 48, seconds), FrameGrid(4, 16.0).lengths(most), 16.0, clips)
+    parts = cut_clip(ClipFacts(64, 48, seconds), FrameGrid(4, 16.0).lengths(most), 16.0, clips)
     assert [each.start for each in parts] == starts
     assert {each.frames for each in parts} <= {frames}
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.fixtures.clip_files import write_clip
-from trainer_core.data.clips import clip_facts, parts_of, read_frames
+from trainer_core.data.clips import clip_facts, cut_clip, read_frames
 from trainer_core.errors import DatasetError
 from trainer_core.types import ClipPart
 
@@ -33,7 +33,7 @@ def read(path):
     """Read a clip as training does: parts, and all of their frames; how many parts."""
     began = time.monotonic()
     try:
-        parts = parts_of(clip_facts(path), [5, 17, 33], 16.0, 3)
+        parts = cut_clip(clip_facts(path), [5, 17, 33], 16.0, 3)
         for part in parts:
             assert sum(1 for _ in read_frames(path, part)) == part.frames
         return len(parts)

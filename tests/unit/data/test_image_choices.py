@@ -10,7 +10,7 @@ from PIL import Image
 from tests.fixtures.scanned_folder import names, settings
 from trainer_core.cli import main
 from trainer_core.data.crop import fit_to_bucket, kept_box
-from trainer_core.data.crop_with_mask import crop_of
+from trainer_core.data.framing import crop_of
 from trainer_core.data.image import open_image, to_pixels
 from trainer_core.data.masks import fit_mask, pool_mask
 from trainer_core.data.sources.image_choices import FILE, chosen, read_choices

@@ -16,7 +16,7 @@ from trainer_core.families.run_files import load_config
 from trainer_core.foreign_runs import Beside, command_document, in_reading_order, read_foreign
 from trainer_core.foreign_runs.conversion import Cases, Maps
 from trainer_core.foreign_runs.documents import parse_document
-from trainer_core.foreign_runs.programs import PROGRAMS
+from trainer_core.foreign_runs.registry import PROGRAMS
 
 FIXTURES = Path(__file__).resolve().parents[2] / "fixtures"
 FILES = yaml.safe_load((FIXTURES / "foreign_settings.yaml").read_text(encoding="utf-8"))

@@ -10,7 +10,7 @@ from fixtures import foreign_files as files
 from trainer_core.families.run_files import load_config
 from trainer_core.foreign_runs import read_foreign
 from trainer_core.foreign_runs.documents import parse_document
-from trainer_core.training.step.objective import make_loss
+from trainer_core.training.step.make_loss import make_loss
 
 
 def one_trainer(optimizer="ADAMW", **more):

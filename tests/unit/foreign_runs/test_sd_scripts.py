@@ -5,7 +5,7 @@ from fixtures.tables import table
 
 from trainer_core.foreign_runs import Beside, command_document, read_foreign
 from trainer_core.foreign_runs.kohya import arguments_of
-from trainer_core.foreign_runs.programs import PROGRAMS
+from trainer_core.foreign_runs.registry import PROGRAMS
 
 
 def read(words, **options):

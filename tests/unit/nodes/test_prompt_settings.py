@@ -44,8 +44,8 @@ def graph(**changes):
 
 @pytest.fixture
 def asked(prompt_settings):
-    prompt_settings.know(SETTINGS.get)
-    yield lambda nodes: prompt_settings.asked_settings(nodes, "1")
+    prompt_settings.register_setting_paths(SETTINGS.get)
+    yield lambda nodes: prompt_settings.graph_settings(nodes, "1")
     prompt_settings._settings_of.pop()
 
 

@@ -97,7 +97,7 @@ def test_a_damaged_record_is_refused(run_history, errors, tmp_path, text):
 
 
 def test_whoever_asks_makes_a_node_go_on(rerun_stamps):
-    count, going = rerun_stamps.ContinueCount(), rerun_stamps.GoingOn(steps=9)
+    count, going = rerun_stamps.ContinueCount(), rerun_stamps.Continuation(steps=9)
     count.note("1", going)
     count.note("1", going)
     assert (count.count("1"), count.count("2")) == (2, 0)

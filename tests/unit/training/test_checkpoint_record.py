@@ -5,7 +5,7 @@ import pytest
 from trainer_core.training.checkpoints.best_loss import BestLoss
 from trainer_core.training.checkpoints.checkpoint import drop_later_checkpoints, prune_checkpoints
 from trainer_core.training.checkpoints.checkpoint_record import DROPPED, CheckpointRecord
-from trainer_core.training.checkpoints.checkpoint_search import BEST, best_step
+from trainer_core.training.checkpoints.find_checkpoint import BEST, best_step
 from trainer_core.training.checkpoints.run_folder import create_version
 
 

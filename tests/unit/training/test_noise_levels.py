@@ -7,8 +7,8 @@ import pytest
 import torch
 from fixtures.small_steps import SEED, SHAPES, Model, batch_of, maker
 
+from trainer_core.training.step.make_loss import at_noise
 from trainer_core.training.step.noise_draws import independent_draw, stratified_draw
-from trainer_core.training.step.objective import at_noise
 from trainer_core.types import SampleTurn
 
 VISITS = 64

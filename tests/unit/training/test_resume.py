@@ -10,7 +10,7 @@ from trainer_core.config.run import nested, walk_settings, when_resumed
 from trainer_core.config.section import Resumed, choices_of, section_of
 from trainer_core.errors import ConfigError
 from trainer_core.training.checkpoints.checkpoint import Checkpoint
-from trainer_core.training.checkpoints.checkpoint_search import broken_step, find_checkpoint
+from trainer_core.training.checkpoints.find_checkpoint import broken_step, find_checkpoint
 from trainer_core.training.checkpoints.run_folder import create_version
 from trainer_core.training.checkpoints.settings_changes import compared_settings, refuse_changes
 

@@ -13,7 +13,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from ...adapters.dora import DORA_SCALE, axis_of
+from ...adapters.dora_magnitude import DORA_SCALE, axis_of
 from ...adapters.kinds.registry import FILE_RULES, LOW_RANK
 from ...errors import AdapterError
 from ...types import AdapterState, LayerState

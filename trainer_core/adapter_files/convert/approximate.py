@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from ...adapters.dora import DORA_SCALE
-from ...adapters.kinds.low_rank import Spectrum, spectrum_of_product
+from ...adapters.dora_magnitude import DORA_SCALE
+from ...adapters.kinds.low_rank_algebra import Spectrum, spectrum_of_product
 from ...adapters.kinds.registry import (
     FILE_RULES,
     LOW_RANK,

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from ...adapters.dora import DORA_SCALE, axis_of
+from ...adapters.dora_magnitude import DORA_SCALE, axis_of
 from ...adapters.kinds.registry import FILE_RULES, LOW_RANK
 from ...errors import AdapterError, InputError, NonFiniteError, PrecisionError
 from ...tensors.safetensors_reader import FilePart, Source, open_tensors

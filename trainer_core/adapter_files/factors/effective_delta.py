@@ -21,7 +21,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ...adapters.dora import DORA_SCALE, axis_of, ratio, squared_norms
+from ...adapters.dora_magnitude import DORA_SCALE, axis_of, ratio, squared_norms
 from ...adapters.kernels.convolution import as_matrices
 from ...adapters.kinds.registry import FILE_RULES, KINDS, layer_delta, layer_scale, matrix_sizes
 from ...errors import AdapterError

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ...adapters.dora import DORA_SCALE
+from ...adapters.dora_magnitude import DORA_SCALE
 from ...adapters.kinds.file_rules import times
 from ...adapters.kinds.registry import FILE_RULES, KINDS, LOW_RANK, layer_scale, matrix_sizes
 from ...errors import AdapterError
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 from collections.abc import Iterable
 
-from ...adapters.dora import axis_of
+from ...adapters.dora_magnitude import axis_of
 from ...types import AdapterState
 from ..names.key_map import KeyMap
 from ..names.layer_match import RowSlice, native_modules

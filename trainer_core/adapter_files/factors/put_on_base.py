@@ -1,8 +1,8 @@
-"""Adapters that are part of a frozen base: put into its weights, or beside them.
+"""Puts the adapters of ``base.adapters`` into a frozen base's weights, or beside them.
 
 What stays for good goes into a weight that is dense: the sum is rounded once, and costs nothing
 from then on. What samples are to be made without, and what belongs to a weight in fewer bits or
-one that is swapped, stays beside (`adapters.base.amended`).
+one that is swapped, stays beside (`adapters.base.amended_linear`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Literal, cast
 import torch
 from torch import Tensor, nn
 
-from ...adapters.base.amended import (
+from ...adapters.base.amended_linear import (
     AmendedLinear,
     Amendment,
     DeltaPath,
@@ -26,8 +26,8 @@ from ...adapters.base.amended import (
     is_amendable,
     is_rounded,
 )
-from ...adapters.base.weight import DENSE_DTYPES, PLAIN_TYPES, dense_weight
-from ...adapters.dora import DORA_SCALE, axis_of, ratio, squared_norms
+from ...adapters.base.dense_weight import DENSE_DTYPES, PLAIN_TYPES, dense_weight
+from ...adapters.dora_magnitude import DORA_SCALE, axis_of, ratio, squared_norms
 from ...adapters.kernels.convolution import as_matrices
 from ...adapters.kinds.registry import FILE_RULES, KINDS, LOW_RANK, layer_delta, layer_scale
 from ...adapters.targets import nearest

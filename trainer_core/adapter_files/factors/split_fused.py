@@ -19,7 +19,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ...adapters.dora import DORA_SCALE, axis_of
+from ...adapters.dora_magnitude import DORA_SCALE, axis_of
 from ...adapters.kinds.registry import FILE_RULES
 from ...types import LayerState
 from ..names.layer_match import Range, RowSlice

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...adapters.dora import DORA_SCALE
+from ...adapters.dora_magnitude import DORA_SCALE
 from ...adapters.kinds.registry import FILE_RULES, LOW_RANK
 from ...errors import AdapterFileError
 from .key_map import (

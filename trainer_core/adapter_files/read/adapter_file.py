@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ...adapters.dora import DORA_SCALE
+from ...adapters.dora_magnitude import DORA_SCALE
 from ...adapters.kinds.file_rules import FileRules
 from ...adapters.kinds.registry import FILE_RULES, LOW_RANK
 from ...errors import AdapterFileError

@@ -1,4 +1,4 @@
-"""What the factors of a layer in a file are, from their names and shapes alone.
+"""A file's layer by names and shapes alone: its rank, and whether its factors make a whole.
 
 Whether they make a whole is said here; nothing is read.
 """
@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ...adapters.dora import DORA_SCALE
+from ...adapters.dora_magnitude import DORA_SCALE
 from ...adapters.kinds.file_rules import FactorPair, FileRules
 from ...adapters.kinds.registry import FILE_RULES
 from ...errors import AdapterFileError

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ...adapters.dora import DORA_SCALE
+from ...adapters.dora_magnitude import DORA_SCALE
 from ...adapters.kinds.registry import matrix_sizes
 from ...errors import AdapterFileError
 from ...tensors.safetensors_reader import (

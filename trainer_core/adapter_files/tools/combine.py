@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from ...adapters.dora import DORA_SCALE
-from ...adapters.kinds.low_rank import spectrum_of_product
+from ...adapters.dora_magnitude import DORA_SCALE
+from ...adapters.kinds.low_rank_algebra import spectrum_of_product
 from ...adapters.kinds.registry import (
     FILE_RULES,
     LOW_RANK,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ...adapters.dora import DORA_SCALE, axis_of
+from ...adapters.dora_magnitude import DORA_SCALE, axis_of
 from ...adapters.kinds.registry import layer_scale
 from ..factors.effective_delta import delta_norm
 from ..metadata import own_facts

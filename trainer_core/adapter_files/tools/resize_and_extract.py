@@ -15,7 +15,7 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor
 
-from ...adapters.dora import DORA_SCALE
+from ...adapters.dora_magnitude import DORA_SCALE
 from ...adapters.kernels.convolution import as_matrices
 from ...adapters.kinds.kind import LayerPlan
 from ...adapters.kinds.registry import (

@@ -3,7 +3,7 @@
 ComfyUI goes through its table of names and looks what the file has behind each; what it does not
 find there stays unread, and it only says so in its log. Where a patch has no fault by these rules,
 ComfyUI adds `comfyui_scale` times the product of the factors as `as_matrices` writes them, and
-with a DoRA magnitude it stretches columns as `dora` says.
+with a DoRA magnitude it stretches columns as `dora_magnitude` says.
 
 Source: ComfyUI 0.33, ``comfy/lora.py`` (`load_lora`, `calculate_weight`) and
 ``comfy/weight_adapter``; the rules are tested against them.

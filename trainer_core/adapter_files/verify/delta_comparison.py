@@ -15,7 +15,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from ...adapters.dora import DORA_SCALE, axis_of
+from ...adapters.dora_magnitude import DORA_SCALE, axis_of
 from ...adapters.kernels.convolution import as_matrices
 from ...adapters.kinds.file_rules import Fault, Outcome
 from ...adapters.kinds.registry import FILE_RULES, KINDS, layer_scale, matrix_sizes

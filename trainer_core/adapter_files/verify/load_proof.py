@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...adapters.dora import DORA_SCALE, axis_of
+from ...adapters.dora_magnitude import DORA_SCALE, axis_of
 from ...adapters.kinds.registry import FILE_RULES, matrix_sizes
 from ...errors import AdapterFileError, RunError
 from ...tensors.safetensors_reader import Source, TensorFile, open_tensors

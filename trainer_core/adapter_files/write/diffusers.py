@@ -9,7 +9,7 @@ from functools import partial
 
 from torch import Tensor
 
-from ...adapters.dora import DORA_SCALE
+from ...adapters.dora_magnitude import DORA_SCALE
 from ...adapters.kinds.registry import APPROXIMATE, FILE_RULES, LOW_RANK, layer_scale
 from ...errors import AdapterError
 from ...types import AdapterState, LayerState

@@ -15,7 +15,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ...adapters.dora import DORA_SCALE
+from ...adapters.dora_magnitude import DORA_SCALE
 from ...adapters.kinds.registry import FILE_RULES, layer_scale
 from ...filesystem.storage import (
     claim,

@@ -23,7 +23,7 @@ from ...tensors.randomized_svd import largest_singular
 from ...tensors.rounding import all_finite
 from ..attachment import AttachedAdapter
 from ..layer.factor_layer import ADAPTER_NAME
-from .decomposed import decomposable
+from .pissa_olora import decomposable
 
 MOST_BATCHES = 32
 """Batches that are looked at if some directions do not settle before."""
@@ -103,7 +103,7 @@ class Directions:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class SeenInputs:
     """What was looked at.
 
     Attributes:
@@ -197,7 +197,7 @@ def initialize_from_inputs(
     forward: Callable[[int], object],
     seed: int,
     stop: Callable[[], bool] = lambda: False,
-) -> Seen | None:
+) -> SeenInputs | None:
     """Let the lower factors of a new adapter begin at the main directions of the layers' inputs.
 
     The adapter, fresh from `attach` with ``init: eva``, is changed in place; its delta stays zero.
@@ -228,7 +228,7 @@ def initialize_from_inputs(
     return _take_over(adapter, watch, seed, batches)
 
 
-def _take_over(adapter: AttachedAdapter, watch: _Watch, seed: int, batches: int) -> Seen:
+def _take_over(adapter: AttachedAdapter, watch: _Watch, seed: int, batches: int) -> SeenInputs:
     places: dict[str, list[str]] = {"settled": [], "unsettled": [], "unseen": []}
     for name, layer in adapter.layers.items():
         found = watch.directions.get(watch.owners.get(name, name))
@@ -240,4 +240,4 @@ def _take_over(adapter: AttachedAdapter, watch: _Watch, seed: int, batches: int)
         with torch.no_grad():
             down.copy_(found.completed(down.shape[0], generator))
         places["settled" if found.settled else "unsettled"].append(name)
-    return Seen(batches, **{place: tuple(names) for place, names in places.items()})
+    return SeenInputs(batches, **{place: tuple(names) for place, names in places.items()})

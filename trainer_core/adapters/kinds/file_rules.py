@@ -21,7 +21,13 @@ from ...errors import AdapterError
 from ...types import LayerState
 from ..kernels.convolution import as_matrices, filed_shape
 from .kind import LayerPlan
-from .low_rank import Spectrum, fit_product, norm_of_product, product_norm, spectrum_of_product
+from .low_rank_algebra import (
+    Spectrum,
+    fit_product,
+    norm_of_product,
+    product_norm,
+    spectrum_of_product,
+)
 
 Shape = tuple[int, ...]
 Tensors = Mapping[str, Tensor]

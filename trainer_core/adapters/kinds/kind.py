@@ -12,7 +12,7 @@ from torch import Tensor
 from ...config import AdapterConfig
 from ...counters import counter_seed
 from ...errors import AdapterError
-from ..dora import DORA_SCALE, Axis
+from ..dora_magnitude import DORA_SCALE, Axis
 from ..kernels.adapter_kernel import AdapterKernel, Factors
 from ..kernels.convolution import Window
 
@@ -94,8 +94,8 @@ class Kind:
             x, without keeping anything of the layer's size: the plain form.
         convolve: ``(window, x [B, in, ...], factors, scale)`` to the convolution of x with the
             delta ``[B, out, ...]`` in the dtype of x.
-        kernel: The same, added to a Linear's output in place (`fused`); None where there is only
-            the plain form.
+        kernel: The same, added to a Linear's output in place (`fused_linear`); None where there is
+            only the plain form.
         dora_norm_terms: ``(weight [out, in], factors, axis)`` to ``<W, D>`` and ``|D|^2`` of each
             row (axis ``output``) or column (``input``), for the delta D at scale 1; None of a kind
             that knows no DoRA.

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ...errors import AdapterError
 from ...types import LayerState
-from ..dora import Axis, low_rank_norm_terms
+from ..dora_magnitude import Axis, low_rank_norm_terms
 from ..kernels.adapter_kernel import (
     AdapterKernel,
     Factors,
@@ -48,7 +48,7 @@ from .kind import (
     uniform_by_inputs,
 )
 from .lora import diffusers_product
-from .low_rank import fit_product, norm_of_product, product_norm, relative_error
+from .low_rank_algebra import fit_product, norm_of_product, product_norm, relative_error
 
 _NAMES = ("hada_w1_a", "hada_w1_b", "hada_w2_a", "hada_w2_b")
 _PART_SIZE = 1 << 20

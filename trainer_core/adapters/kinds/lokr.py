@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..dora import Axis
+from ..dora_magnitude import Axis
 from ..kernels.adapter_kernel import (
     AdapterKernel,
     Factors,

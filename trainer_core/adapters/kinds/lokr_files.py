@@ -28,7 +28,7 @@ from .file_rules import (
 from .kind import LayerPlan
 from .lokr import LOKR, factorize, split
 from .lora import APPROXIMATE
-from .low_rank import (
+from .low_rank_algebra import (
     Spectrum,
     blocks_as_rows,
     fit_product,

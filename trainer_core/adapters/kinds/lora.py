@@ -13,8 +13,8 @@ from torch import Tensor
 from ...errors import AdapterError
 from ...tensors.randomized_svd import closest_of_rank
 from ...types import LayerState
-from ..dora import DORA_SCALE, Axis, low_rank_norm_terms
-from ..init.decomposed import FIRST_DOWN, FIRST_UP, joined, leading_columns, principal_part
+from ..dora_magnitude import DORA_SCALE, Axis, low_rank_norm_terms
+from ..init.pissa_olora import FIRST_DOWN, FIRST_UP, joined, leading_columns, principal_part
 from ..kernels.adapter_kernel import AdapterKernel, Factors, Gradients, LowRankPath, Operands
 from ..kernels.convolution import Window
 from .file_rules import (

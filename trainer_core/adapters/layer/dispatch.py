@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ...config import AdapterConfig
-from ..base.weight import DENSE_DTYPES, PLAIN_TYPES
+from ..base.dense_weight import DENSE_DTYPES, PLAIN_TYPES
 from ..kernels.adapter_kernel import Operands
 from ..kinds.kind import Kind
 

@@ -1,4 +1,4 @@
-"""`FactorLayer`: a frozen layer and its adapter, the part that all kinds share."""
+"""`FactorLayer`: the forward of a frozen layer with its adapter of any kind, and with DoRA."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from ...config import AdapterConfig
 from ...errors import AdapterError
 from ...quantization.frozen_linear import FrozenWeight
 from ...types import LayerState
-from ..base.joined import JoinedLinear, frozen_parts
-from ..base.quantized import is_cast_around, is_read_back
-from ..base.weight import DENSE_DTYPES, absent, dense_weight, is_dense, refuse_part, whole
-from ..dora import DORA_SCALE, axis_of, ratio, stretch_input, stretch_output
+from ..base.dense_weight import DENSE_DTYPES, absent, dense_weight, is_dense, refuse_part, whole
+from ..base.joined_linear import JoinedLinear, frozen_parts
+from ..base.quantized_weight import is_cast_around, is_read_back
+from ..dora_magnitude import DORA_SCALE, axis_of, ratio, stretch_input, stretch_output
 from ..dora_norm import CachedNorm
-from ..init.decomposed import first_pair, joined
+from ..init.pissa_olora import first_pair, joined
 from ..kernels.adapter_kernel import AdapterKernel, Factors, Operands
 from ..kernels.convolution import Window, as_matrices
-from ..kernels.fused import AugmentedWeight, augment
+from ..kernels.fused_linear import AugmentedWeight, augment
 from ..kinds.kind import Kind, LayerPlan
 from .dispatch import (
     ADAPTER_NAME,
@@ -233,22 +233,22 @@ class FactorLayer(nn.Module, BaseTunerLayer):
                 self.unmerge()
             return self.base_layer(x, *args, **kwargs)
         if self.config.dora and ADAPTER_NAME in self.active_adapters:
-            return self._with_magnitude(x, *args, **kwargs)
+            return self._dora_forward(x, *args, **kwargs)
         return self._sum(x, self.strength, *args, **kwargs)
 
-    def _with_magnitude(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    def _dora_forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         """The output of a layer with DoRA."""
         if self.strength == 0.0:
             return self.base_layer(x, *args, **kwargs)
         if self._is_skipped():
             return self._nothing(self._sum(x, 0.0, *args, **kwargs), self.factors_on(x.device))
-        y = self._stretched(x, self.factors()[DORA_SCALE], *args, **kwargs)
+        y = self._dora_output(x, self.factors()[DORA_SCALE], *args, **kwargs)
         if self.strength == 1.0:
             return y
         plain = self.base_layer(x, *args, **kwargs)
         return plain + (y - plain) * self.strength
 
-    def _stretched(self, x: Tensor, magnitude: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    def _dora_output(self, x: Tensor, magnitude: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         """The output at strength 1 where rows or columns have a magnitude of their own."""
         axis = axis_of(magnitude)
         if magnitude.is_meta and not x.is_meta:

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ..base.weight import PLAIN_TYPES
+from ..base.dense_weight import PLAIN_TYPES
 from ..kernels.adapter_kernel import LowRankPath, Operands
 from ..kernels.gradient_accumulator import (
     Forget,

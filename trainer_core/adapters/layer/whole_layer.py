@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from ...errors import AdapterError
-from ..base.joined import JoinedLinear
+from ..base.joined_linear import JoinedLinear
 from ..targets import Layer, Selection
 from .factor_layer import FactorLayer
 

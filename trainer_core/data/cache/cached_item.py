@@ -1,4 +1,4 @@
-"""Where the parts of encoded samples are kept."""
+"""`CachedItem`: which cached files hold a sample's latents, texts, controls and masks."""
 
 from __future__ import annotations
 

@@ -32,9 +32,9 @@ from ..captions.bracket_weights import escaped
 from ..captions.rules import with_class_word
 from ..clips import is_clip, read_frames
 from ..crop import resize_exact
-from ..crop_with_mask import MIDDLE, Framing, MaskSource, mirrored
 from ..drawn_masks import VERSION, with_mask
 from ..file_memory import FileMemory
+from ..framing import MIDDLE, Framing, MaskSource, mirrored
 from ..image import open_image
 from ..sounds import has_sound
 from .cache_file import Entry, make_entry, source_hash

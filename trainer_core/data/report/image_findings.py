@@ -28,7 +28,7 @@ from .dataset_report import (
 )
 from .duplicates import alike, is_flat, of_same_bytes
 from .finding_kinds import KINDS
-from .image_fingerprints import Seen, see
+from .image_fingerprints import ImageLooks, look_at_images
 from .make_report import in_order
 
 _BLACK, _WHITE = 8, 247
@@ -44,7 +44,7 @@ def find_in_images(
     """Decode the images of a report and add what they tell.
 
     Args:
-        remembered: Folder that keeps what was seen (`image_fingerprints.see`).
+        remembered: Folder that keeps what was seen (`look_at_images`).
         progress: Told how many of how many images are done.
 
     Returns:
@@ -55,7 +55,7 @@ def find_in_images(
     clips = [each for each in report.images if each.clip is not None]
     count = len(report.images)
     paths = [image.path for image in still]
-    looks = see(paths, remembered, lambda done, _: progress(done, count))
+    looks = look_at_images(paths, remembered, lambda done, _: progress(done, count))
     moving, took = _moving(clips, lambda done: progress(len(still) + done, count))
     took = Looked(count, looks.took.decoded + len(clips), looks.took.seconds + took)
     with ThreadPoolExecutor(max_workers=_THREADS) as pool:
@@ -99,13 +99,13 @@ def _finding(
         yield Finding(kind, KINDS[kind].severity, names, shown, tuple(map(tuple, groups)))
 
 
-def _same(images: Sequence[ReportedImage], looks: Seen) -> Iterator[Finding]:
+def _same(images: Sequence[ReportedImage], looks: ImageLooks) -> Iterator[Finding]:
     groups = of_same_bytes(looks.contents)
     yield from _across("held_out_same", images, groups)
     yield from _within("duplicate", images, groups)
 
 
-def _alike(images: Sequence[ReportedImage], looks: Seen) -> Iterator[Finding]:
+def _alike(images: Sequence[ReportedImage], looks: ImageLooks) -> Iterator[Finding]:
     """Images that look alike, one of each content."""
     first: dict[bytes, int] = {}
     for at, content in enumerate(looks.contents):
@@ -146,7 +146,7 @@ def _within(
     yield from _finding(kind, pairs, notes)
 
 
-def _flat(images: Sequence[ReportedImage], looks: Seen) -> Iterator[Finding]:
+def _flat(images: Sequence[ReportedImage], looks: ImageLooks) -> Iterator[Finding]:
     flat = np.flatnonzero(is_flat(looks.looks))
     yield from _finding(
         "blank", [(images[at].name, "") for at in flat.tolist() if at not in looks.broken]

@@ -43,7 +43,7 @@ _BROKEN = (
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ImageLooks:
     """What the images look like.
 
     Attributes:
@@ -57,11 +57,11 @@ class Seen:
     took: Looked
 
 
-def see(
+def look_at_images(
     paths: Sequence[Path],
     remembered: Path | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
-) -> Seen:
+) -> ImageLooks:
     """Look at images, in threads.
 
     Args:
@@ -100,7 +100,7 @@ def see(
     if store is not None and fresh:
         _write_store(store, known | fresh)
     took = Looked(len(paths), len(fresh), time.perf_counter() - start)
-    return Seen(looks, tuple(contents), broken, took)
+    return ImageLooks(looks, tuple(contents), broken, took)
 
 
 def file_bytes(path: Path) -> bytes:

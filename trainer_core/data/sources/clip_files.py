@@ -10,7 +10,7 @@ from pathlib import Path
 from ...errors import DatasetError
 from ...filesystem.file_names import CLIP_EXTENSIONS, MOVING_EXTENSIONS
 from ...types import ANY_CLIPS, FrameGrid, Sample
-from ..clips import ClipFacts, clip_facts, parts_of
+from ..clips import ClipFacts, clip_facts, cut_clip
 from ..file_memory import FileMemory
 from ..image import ImageInfo
 from ..image_decoders import NoDecoderError
@@ -110,7 +110,7 @@ class ClipFiles:
             return
         # As far as its control clips and its mask go.
         facts = min((facts, *steering, *masks), key=lambda each: each.duration)
-        parts = parts_of(facts, self.grid.lengths(settings.frames), rate, settings.max_clips)
+        parts = cut_clip(facts, self.grid.lengths(settings.frames), rate, settings.max_clips)
         if not parts:
             self.problems.add(
                 "unreadable",

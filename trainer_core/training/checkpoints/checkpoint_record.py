@@ -12,7 +12,7 @@ from ...errors import StorageError
 from ...types import BestCheckpoint
 from .best_loss import BestLoss
 from .checkpoint import ADAPTER_FILE, checkpoint_folders, is_checkpoint
-from .checkpoint_search import BEST, best_step
+from .find_checkpoint import BEST, best_step
 from .non_finite_recovery import rate_share
 from .run_folder import RunFolder
 

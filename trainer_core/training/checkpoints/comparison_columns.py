@@ -17,7 +17,7 @@ from ...filesystem.allowed_folders import AllowedFolders
 from ...inference.comparison import Column
 from ...inference.pipeline import Candidate
 from .checkpoint import ADAPTER_FILE, checkpoint_folders
-from .checkpoint_search import best_step
+from .find_checkpoint import best_step
 from .run_names import RUN_FILE
 
 MOST_COLUMNS = 60

@@ -1,4 +1,4 @@
-"""Which state is restored, at which rate, when several steps in a row are not finite.
+"""Which state is restored, at which rate, after several steps in a row that are not finite.
 
 All of it follows from the seed and what a checkpoint holds, so that a run that is killed anywhere
 ends with the same bits.

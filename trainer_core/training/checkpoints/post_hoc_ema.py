@@ -16,7 +16,7 @@ from torch import Tensor
 from ...adapter_files.metadata import SETTINGS_KEY, kept_header, own_facts
 from ...adapter_files.names.key_map import KeyMap
 from ...adapter_files.write.write_adapter import layout_name, write_adapter
-from ...adapters.init.decomposed import joined
+from ...adapters.init.pissa_olora import joined
 from ...config import RunConfig
 from ...errors import CheckpointError, InputError
 from ...families.graph_model_denoiser import GRAPH_MODEL

@@ -16,7 +16,7 @@ from ...errors import StorageError
 from ...filesystem.storage import write_text
 from ...filesystem.text_files import read_object
 from ...requirements import installed_versions
-from ..step.objective import passes_of_step
+from ..step.make_loss import passes_of_step
 from .simulated_bytes import Phase
 
 Numbers = dict[Phase | str, int]

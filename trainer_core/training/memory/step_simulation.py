@@ -40,10 +40,10 @@ from ...offload.step_profile import BlockTerms, StepProfile
 from ...quantization.stored_format import Parts, StoredFormat
 from ..checkpoints.ema import averages_of
 from ..optimizers import OPTIMIZERS, allocate_state, make_optimizer
-from ..prepare.attach import attach_adapter
+from ..prepare.attach_adapter import attach_adapter
 from ..step.gradients import clip_gradients
+from ..step.make_loss import make_loss, passes_of_step
 from ..step.micro_batch import Predict
-from ..step.objective import make_loss, passes_of_step
 from ..step.token_routing import TokenRouting, routed_blocks
 from .simulated_bytes import LiveBytes, Marks, Phase, watch
 from .simulation_cache import KeptSimulations, Numbers

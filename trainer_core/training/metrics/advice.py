@@ -22,7 +22,7 @@ from ...config.optimizer import OptimizerSection
 from ...config.section import most_of
 from ...config.training import TrainingSection
 from ...data.report.duplicates import FLAT, MOST_BITS, different_bits, look_hashes
-from ...data.report.image_fingerprints import look_of, see
+from ...data.report.image_fingerprints import look_at_images, look_of
 from ...errors import StorageError
 from ..observer import CHECKPOINT, Advised, Observer
 
@@ -313,12 +313,12 @@ class TrainingLooks:
     """
 
     def __init__(self, paths: Sequence[Path], of_base: Sequence[Path] = ()) -> None:
-        looks = see(paths[:_MOST_IMAGES])
+        looks = look_at_images(paths[:_MOST_IMAGES])
         whole = [at for at in range(len(paths[:_MOST_IMAGES])) if at not in looks.broken]
         self._names = [paths[at].name for at in whole]
         self._looks = looks.looks[whole].astype(np.float32)
         self._hashes = look_hashes(looks.looks[whole])
-        base = see(of_base)
+        base = look_at_images(of_base)
         shown = (look for at, look in enumerate(base.looks) if at not in base.broken)
         self._of_base = {each for look in shown if (each := self._nearest(look)) is not None}
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from .adamw8bit import AdamW8bit, new_state
-from .joined import JoinedOptimizer, set_rate
+from .joined_optimizer import JoinedOptimizer, set_rate
 from .lion import Lion
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from ...config import OptimizerSection
-from .joined import JoinedOptimizer
+from .joined_optimizer import JoinedOptimizer
 from .optimizer_kind import Groups
 
 

@@ -13,7 +13,7 @@ from ...adapters.parameter_groups import ParameterGroup
 from ...config import OptimizerSection
 from ...errors import InputError
 from .adamw8bit import packed_bytes
-from .joined import set_rate
+from .joined_optimizer import set_rate
 from .library_optimizers import (
     adafactor,
     adamw_schedule_free,

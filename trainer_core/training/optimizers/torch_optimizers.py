@@ -9,7 +9,7 @@ import torch
 from ...config import OptimizerSection
 from ...errors import InputError
 from .adamw8bit import AdamW8bit
-from .joined import JoinedOptimizer
+from .joined_optimizer import JoinedOptimizer
 from .lion import Lion
 from .optimizer_kind import Groups
 

@@ -15,7 +15,7 @@ from ...adapter_files.factors.put_on_base import BaseAdapters, put_on_base
 from ...adapter_files.names.text_encoder_names import is_text_layer
 from ...adapter_files.write.write_adapter import check_layouts
 from ...adapters import AttachedAdapter
-from ...adapters.max_weight_norm import WeightNormLimit, weight_norms
+from ...adapters.max_weight_norm import WeightNormLimit, weight_norm_tensors
 from ...adapters.parameter_groups import pace_notes, parameter_groups
 from ...adapters.warm_start import start_from
 from ...bases.read_base_adapters import read_base_adapters
@@ -42,9 +42,9 @@ from ..objectives.preservation_twins import without_adapter
 from ..objectives.slider import made_images
 from ..observer import Noted, Observer, RunCancelledError, Warned, report_progress
 from ..optimizers import OPTIMIZERS, make_optimizer
-from ..prepare.attach import attach_adapter
+from ..prepare.attach_adapter import attach_adapter
 from ..prepare.encode_dataset import Prepared
-from ..step.objective import make_learned
+from ..step.make_loss import make_learned
 from ..step.processes import Processes, cancel_together
 from .starting_point import Start
 
@@ -129,7 +129,7 @@ def load(
         initial = None if start.checkpoint is not None else start.adapter
         taken = None if initial is None else start_from(transformer, adapter, initial)
         # Later a weight may be in parts, or elsewhere.
-        norms = weight_norms(adapter) if config.training.max_weight_norm else None
+        norms = weight_norm_tensors(adapter) if config.training.max_weight_norm else None
         blocks = repeated_blocks(transformer, data.family.layers.repeated_blocks)
         processes.shard(transformer, blocks, adapter.parameters())
     preservation, slider = _generate_by_base(

@@ -37,7 +37,7 @@ from ..memory.step_simulation import StepSimulation
 from ..observer import MemoryPlanned, Observer, PlanRow, Warned
 from ..prepare.encode_dataset import Prepared
 from ..step.batch_sizes import with_largest_batch
-from ..step.objective import passes_of_step
+from ..step.make_loss import passes_of_step
 from ..step.processes import Processes
 from .starting_point import Start
 

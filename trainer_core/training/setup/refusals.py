@@ -20,8 +20,8 @@ from ..checkpoints.base_adapter_marks import base_adapter_marks
 from ..checkpoints.settings_changes import CONTENTS, compared_settings
 from ..observer import SilentObserver
 from ..optimizers import require_optimizer
-from ..prepare.attach import attach_empty
-from ..step.objective import require_weighting
+from ..prepare.attach_adapter import attach_empty
+from ..step.make_loss import require_weighting
 from ..step.processes import Processes, Shares
 from ..step.sharding import check_settings
 from ..step.token_routing import require_routable, routed_blocks

@@ -1,4 +1,4 @@
-"""Where a run starts: new, at a checkpoint (resume), or at an adapter file (warm start).
+"""What a run starts from: nothing, a checkpoint (resume), or an adapter file (warm start).
 
 A resumed run may differ from the one that made its checkpoint in some settings, and says so.
 """
@@ -23,7 +23,7 @@ from ...errors import AdapterFileError, ConfigError, InputError, RunError
 from ...families.family import Family
 from ...types import AdapterState
 from ..checkpoints.checkpoint import Checkpoint, read_facts, read_whole_checkpoint
-from ..checkpoints.checkpoint_search import find_checkpoint, idle_checkpoints
+from ..checkpoints.find_checkpoint import find_checkpoint, idle_checkpoints
 from ..checkpoints.run_folder import made_longer, read_record, version_number
 from ..checkpoints.settings_changes import (
     FORMAT,

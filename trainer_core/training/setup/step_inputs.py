@@ -1,4 +1,4 @@
-"""What a loaded run trains in each step, and at which noise levels."""
+"""Builds what the steps of a loaded run need: batch plan, loss, targets, held-out samples."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ from ..objectives.preservation_twins import BaseAnswers, Twins
 from ..objectives.slider import SliderAnswers
 from ..objectives.validation import FixedSamples, ValidationSetup, hold_out, trained_alike
 from ..step.batch_sizes import batch_sizes
-from ..step.micro_batch import MicroBatchLoss
-from ..step.objective import (
+from ..step.make_loss import (
     at_noise,
     make_loss,
     make_weighting,
@@ -29,6 +28,7 @@ from ..step.objective import (
     times_trained,
     with_noises,
 )
+from ..step.micro_batch import MicroBatchLoss
 from .load import Loaded
 
 _FIFTHS = 5

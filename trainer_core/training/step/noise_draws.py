@@ -1,4 +1,4 @@
-"""What is drawn for a sample of a step: the place of its noise level, and its noise.
+"""What is drawn for a sample of a step: the quantile of its noise level, and its noise.
 
 Independent draws are named by the sample's place in the step. Stratified ones are named by the
 sample and how often it was trained before: two visits in a row have one noise level, the second

@@ -31,7 +31,7 @@ from ...filesystem.temporary import remove_leftovers, temporary_beside
 from ...filesystem.text_files import read_object
 from ...offload.machine import KeepingMachine, Machine
 from ..checkpoints.checkpoint import ADAPTER_FILE
-from ..checkpoints.checkpoint_search import BEST, best_step
+from ..checkpoints.find_checkpoint import BEST, best_step
 from ..checkpoints.run_folder import METRICS, read_record, version_number
 from ..checkpoints.run_names import CHECKPOINTS
 from ..metrics.metrics_file import read_metrics

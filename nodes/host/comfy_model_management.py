@@ -1,4 +1,4 @@
-"""What training through a MODEL asks of ComfyUI: weights as they are read, and a model loaded.
+"""ComfyUI's model management and ops, as training needs them: weights, attention, loading.
 
 With `comfy_host` the only file that imports ComfyUI's own modules. It is imported when a run
 through a MODEL begins, not when ComfyUI starts.

@@ -62,7 +62,7 @@ for _shown, _words in ((ShownInputError, "Wrong input"), (ShownRunError, "Run fa
     _shown.__module__, _shown.__qualname__ = "builtins", _words
 
 
-def know(node: type[io.ComfyNode]) -> None:
+def register_node(node: type[io.ComfyNode]) -> None:
     """Let messages name the inputs of a node."""
     _NODES.append(node)
 
@@ -80,7 +80,7 @@ def schema_of(node_class: object) -> io.Schema | None:
     return next((own for own in map(_schema, _NODES) if own.node_id == node_class), None)
 
 
-prompt_settings.know(settings_of)
+prompt_settings.register_setting_paths(settings_of)
 
 
 def as_shown(

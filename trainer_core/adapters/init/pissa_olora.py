@@ -1,4 +1,4 @@
-"""Initialization by a part of the frozen weight; what is trained is the difference from it.
+"""PiSSA and OLoRA: a LoRA starts at a part of the weight, and trains the difference from it.
 
 PEFT's ``pissa`` and ``olora`` start a LoRA at B0 A0, a part of the weight W, and take that part off
 the base. Here the base stays as it is. What is trained is how far the factors have moved from their
@@ -23,7 +23,7 @@ from ...counters import counter_seed
 from ...errors import AdapterError
 from ...tensors.randomized_svd import largest_singular
 from ...tensors.rounding import all_finite
-from ..base.weight import dense_weight
+from ..base.dense_weight import dense_weight
 
 if TYPE_CHECKING:
     from ..kinds.kind import Decomposition, LayerPlan

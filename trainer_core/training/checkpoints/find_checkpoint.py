@@ -1,4 +1,4 @@
-"""Which checkpoint `resume` means, and what a run that broke leads to."""
+"""Which checkpoint `resume` or ``best`` names, and how a run that broke goes on."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from trainer_core.counters import counter_seed
 from trainer_core.data.batch_plan import BatchPlan
 from trainer_core.diffusion.losses import FlowLoss
 from trainer_core.diffusion.weighting import LearnedWeight, make_sigma_weight
-from trainer_core.training.step.objective import with_noises
+from trainer_core.training.step.make_loss import with_noises
 from trainer_core.training.step.split_batches import SplitBatches
 from trainer_core.training.step.step_plan import StepPlan
 from trainer_core.types import Bucket

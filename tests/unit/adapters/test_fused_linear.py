@@ -9,7 +9,7 @@ from fixtures.textbook import make_plan, random_factors, relative
 from torch import nn
 
 from trainer_core.adapters import attach
-from trainer_core.adapters.kernels.fused import fuse
+from trainer_core.adapters.kernels.fused_linear import fuse
 from trainer_core.adapters.kinds.registry import KINDS
 from trainer_core.config import AdapterConfig
 

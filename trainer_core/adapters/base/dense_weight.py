@@ -1,4 +1,4 @@
-"""The frozen weight behind an adapted layer: as a matrix where that is possible, and as a whole."""
+"""The frozen weight of an adapted layer as a plain matrix, dequantized or gathered; or why not."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from ...errors import AdapterError
 from ...quantization.frozen_linear import FrozenWeight
 from ..kernels.convolution import layer_sizes
-from .joined import JoinedLinear, frozen_parts
-from .quantized import STORED_DTYPES, read_quantized, tensors_behind
+from .joined_linear import JoinedLinear, frozen_parts
+from .quantized_weight import STORED_DTYPES, read_quantized, tensors_behind
 
 DENSE_DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 """Number formats that torch computes with directly."""
@@ -66,8 +66,8 @@ def is_dense(weight: Tensor, shape: tuple[int, ...]) -> bool:
 def dense_weight(layer: nn.Module, dtype: torch.dtype | None = None) -> Tensor:
     """The layer's weight, `[out, in]` or `[out, in, *kernel]`, as one that can be computed with.
 
-    The weight itself where it is dense, else a new tensor, which nothing keeps: an 8-bit
-    floating-point format without a scale of its own, or quantized by a library that `quantized` or
+    The weight itself where it is dense, else a new tensor, which nothing keeps: of an 8-bit
+    floating-point format without a scale of its own, or of a library that `quantized_weight` or
     PEFT knows. The dtype counts where a quantized format leaves a choice.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Merges the values of nodes into a run file; `setting_inputs` gives each input its path."""
+"""The `RunConfig` of a run in the graph: the values of its nodes, merged; the last one wins."""
 
 from __future__ import annotations
 

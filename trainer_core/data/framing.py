@@ -1,4 +1,4 @@
-"""What is kept of an image that does not fit its size, where its mask may have a say."""
+"""`Framing`: an image, its layers, mask and control images cut alike, also where its mask is."""
 
 from __future__ import annotations
 

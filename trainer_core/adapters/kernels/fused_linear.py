@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from ...errors import AdapterError
 from ...quantization.frozen_linear import FrozenLinear
-from ..base.weight import StorageMark, dense_weight
+from ..base.dense_weight import StorageMark, dense_weight
 from .adapter_kernel import (
     AdapterKernel,
     LowRankPath,
@@ -53,8 +53,8 @@ def fuse(kernel: AdapterKernel) -> type[torch.autograd.Function]:
         - weight, bias: A plain weight `[out, in]` in the dtype of x, and `[out]` or None. They get
           no gradient.
         - scale: Multiplies the contribution.
-        - layer: A quantized layer of which `quantized.is_read_back` holds, which is called in place
-          of a product with the weight; None.
+        - layer: A quantized layer (`quantized_weight.is_read_back`), which is called in place of a
+          product with the weight; None.
         - augmented: Weight and free columns `[out, in + columns]`, or None.
         - share: What the layer has of a shared input, or None.
         - hidden: The layer's columns of the product that those on a shared input make, or None.

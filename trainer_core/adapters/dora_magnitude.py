@@ -1,4 +1,4 @@
-"""DoRA: a weight's rows or columns keep a direction, and a magnitude of their own is trained.
+"""DoRA's magnitude as autograd functions on a layer's input or output; `FactorLayer` calls them.
 
 With W the frozen weight and D the adapter's delta, the layer computes with
 

@@ -1,4 +1,4 @@
-"""Attaches a run's adapter to its denoiser, with weights or without."""
+"""Attaches a run's adapter, as its run file plans it, to its denoiser, with weights or without."""
 
 from __future__ import annotations
 

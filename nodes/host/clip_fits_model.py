@@ -74,7 +74,7 @@ def _require_no_others(found: GraphModel, model: nn.Module, connected: Sequence[
     Raises:
         InputError: When it is one.
     """
-    from .comfy_engine import model_classes
+    from .comfy_model_management import model_classes
 
     config, weights, others = found.model.model_config, dict(model.named_parameters()), list[str]()
     for kind in model_classes():

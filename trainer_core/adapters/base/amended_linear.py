@@ -1,4 +1,4 @@
-"""`AmendedLinear`: a frozen Linear with adapters that are part of it, beside its weight.
+"""`AmendedLinear`: a frozen Linear with the adapters of ``base.adapters`` beside its weight.
 
 The weight itself never changes, so that what was put on can be left out for a while and come back
 bit by bit, whatever form the weight has and wherever it lies.
@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from ...quantization.frozen_linear import FrozenLinear
 from ...quantization.quantized_linear import QuantizedLinear
-from ..dora import Axis
+from ..dora_magnitude import Axis
 from ..kinds.kind import Kind
 
 Counting = Literal["all", "samples"]

@@ -1,4 +1,4 @@
-"""What a run minimizes: its loss, the weight of each noise level, and the noises of an image."""
+"""A run's loss by its settings: kind, weight of each noise level, and the noises of an image."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from ...trainer_core.families.family import Family
     from ...trainer_core.families.graph_model_denoiser import LentDenoiser, OtherExpert
-    from ...trainer_core.inference.encoders import MakeSource
+    from ...trainer_core.inference.encoder_source import MakeSource
     from ...trainer_core.types import Conditioning
     from ...trainer_core.weights.base_location import BaseLocation
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ...trainer_core.families.family import Family
-    from ...trainer_core.inference.encoders import MakeSource
+    from ...trainer_core.inference.encoder_source import MakeSource
 
 Work = Literal["encode", "train", "sample"]
 _CLOSE = "or close other programs."

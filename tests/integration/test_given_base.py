@@ -17,7 +17,7 @@ from trainer_core.families.graph_model_denoiser import GRAPH_MODEL, LentDenoiser
 from trainer_core.families.graph_model_family import lent_family
 from trainer_core.families.registry import PACKAGES, get_family
 from trainer_core.families.run_files import load_config
-from trainer_core.inference.encoders import LazyEncoders
+from trainer_core.inference.encoder_source import LazyEncoders
 from trainer_core.tensors.safetensors_reader import open_tensors
 from trainer_core.training import train
 from trainer_core.training.observer import SilentObserver

@@ -17,7 +17,7 @@ from ..families.family import Family
 from ..filesystem.storage import atomic_write, write_json
 from ..offload.machine import Machine
 from ..printable import single_line
-from .encoders import MakeSource
+from .encoder_source import MakeSource
 from .pipeline import Candidate, sample_candidates
 
 _CLIP_AXES = 4

@@ -49,16 +49,9 @@ from ..quantization.quantized_linear import set_compute
 from ..tensors.safetensors_reader import Source
 from ..types import AdapterState, Conditioning, Sound
 from ..weights.base_location import BaseLocation
-from .encoders import (
-    EncodedPrompt,
-    EncoderSource,
-    LazyEncoders,
-    MakeSource,
-    check_controls,
-    check_frames,
-    encode_prompts,
-)
+from .encoder_source import EncoderSource, LazyEncoders, MakeSource
 from .preview_files import preview_ending, preview_files, save_preview
+from .preview_prompts import EncodedPrompt, check_controls, check_frames, encode_prompts
 from .sampler import (
     Sampler,
     SampleRequest,

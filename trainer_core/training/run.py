@@ -32,7 +32,7 @@ from ..families.family import Family
 from ..families.registry import get_family
 from ..families.trainable_text import with_text
 from ..filesystem.allowed_folders import AllowedFolders
-from ..inference.encoders import MakeSource
+from ..inference.encoder_source import MakeSource
 from ..inference.sampler import preview_rate
 from ..offload.machine import Machine
 from ..requirements import installed_versions

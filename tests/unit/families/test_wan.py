@@ -15,8 +15,8 @@ from trainer_core.config import BaseSection, DatasetSection, PreviewSection, Run
 from trainer_core.errors import BaseModelError, ConfigError
 from trainer_core.families.registry import get_family
 from trainer_core.families.wan.keys import start_channels
-from trainer_core.inference.encoders import check_frames, encode_prompts
 from trainer_core.inference.pipeline import open_pipeline
+from trainer_core.inference.preview_prompts import check_frames, encode_prompts
 from trainer_core.inference.sampler import SampleSettings
 from trainer_core.inference.second_model import locate_second
 from trainer_core.training import SingleProcess

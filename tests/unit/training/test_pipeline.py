@@ -14,7 +14,7 @@ from trainer_core.config import RunConfig
 from trainer_core.data.image import from_pixels
 from trainer_core.demo.run import dataset_folder
 from trainer_core.errors import ConfigError
-from trainer_core.inference.encoders import LazyEncoders
+from trainer_core.inference.encoder_source import LazyEncoders
 from trainer_core.inference.pipeline import open_pipeline, sample_images, sample_prompts
 from trainer_core.inference.sampler import SampleSettings
 

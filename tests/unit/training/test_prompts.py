@@ -10,7 +10,7 @@ from trainer_core.bases.locate import locate_base
 from trainer_core.config import BaseSection, DatasetSection, PreviewSection
 from trainer_core.demo.run import dataset_folder
 from trainer_core.families.registry import get_family
-from trainer_core.inference.encoders import encode_prompts
+from trainer_core.inference.preview_prompts import encode_prompts
 
 FAMILY = get_family("qwen_image")
 TEXTS = ["a red star on a blue background", "a white circle on a green background"]

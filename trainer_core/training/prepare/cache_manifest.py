@@ -26,7 +26,7 @@ from ...errors import ConfigError, DatasetError
 from ...families.family import Family
 from ...filesystem.storage import write_text
 from ...filesystem.text_files import LARGEST_LIST, read_object
-from ...inference.encoders import EncodedPrompt, read_prompt
+from ...inference.preview_prompts import EncodedPrompt, read_prompt
 from ...tensors.safetensors_reader import open_tensors
 from ...types import Bucket
 

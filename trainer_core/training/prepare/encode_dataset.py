@@ -55,13 +55,8 @@ from ...families.family import Family
 from ...families.registry import get_family
 from ...filesystem.allowed_folders import AllowedFolders
 from ...filesystem.temporary import remove_leftovers
-from ...inference.encoders import (
-    EncodedPrompt,
-    EncoderSource,
-    LazyEncoders,
-    MakeSource,
-    encode_prompts,
-)
+from ...inference.encoder_source import EncoderSource, LazyEncoders, MakeSource
+from ...inference.preview_prompts import EncodedPrompt, encode_prompts
 from ...inference.sampler import Sampler
 from ...offload.machine import Machine
 from ...types import ANY_CLIPS, ClipPart, FrameGrid, Sample

@@ -12,7 +12,7 @@ from ...data.cache.cached_dataset import CachedDataset
 from ...data.cache.slider_dataset import slider_mark
 from ...errors import ConfigError
 from ...families.family import Family
-from ...inference.encoders import check_controls
+from ...inference.preview_prompts import check_controls
 from .cache_manifest import Manifest
 
 

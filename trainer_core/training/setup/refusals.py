@@ -10,7 +10,7 @@ from ...errors import ConfigError
 from ...families.family import NAME_THE_OTHER, Family
 from ...families.graph_model_denoiser import OF_FILES
 from ...families.trainable_text import with_text
-from ...inference.encoders import check_frames
+from ...inference.preview_prompts import check_frames
 from ...inference.second_model import locate_second
 from ...offload.block_selection import checkpointed_block_numbers, swapped_blocks
 from ...offload.empty_base import empty_base

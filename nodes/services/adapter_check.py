@@ -263,11 +263,14 @@ class _Check:
             return
         if change.dim() != 2 or place in self._complaints:
             return
-        from ...trainer_core.adapter_files.verify.delta_comparison import probes, relative
+        from ...trainer_core.adapter_files.verify.delta_comparison import (
+            probe_vectors,
+            relative_difference,
+        )
 
-        rows = probes(change.shape[1]).to(change)
+        rows = probe_vectors(change.shape[1]).to(change)
         output = self._host.bypass(place, rows)
-        if output is None or not relative(output, rows @ change.T) <= _SAME:
+        if output is None or not relative_difference(output, rows @ change.T) <= _SAME:
             self._otherwise.append(str(place))
 
     def _bypassed(self) -> Iterable[str]:
@@ -318,11 +321,11 @@ def _difference(theirs: Tensor, ours: Tensor, before: Tensor) -> LayerProof:
     """Two changes of a weight, the first of which was added to it and taken off again."""
     import torch
 
-    from ...trainer_core.adapter_files.verify.delta_comparison import relative
+    from ...trainer_core.adapter_files.verify.delta_comparison import relative_difference
 
     size, base = (float(torch.linalg.vector_norm(each)) for each in (ours, before))
     rounding = _ROUNDING * torch.finfo(before.dtype).eps * base / size if size else 0.0
-    return LayerProof(relative(theirs, ours), LARGEST_DIFFERENCE + rounding)
+    return LayerProof(relative_difference(theirs, ours), LARGEST_DIFFERENCE + rounding)
 
 
 def _swapped(weight: Tensor) -> Tensor:

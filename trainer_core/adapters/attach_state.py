@@ -20,7 +20,7 @@ from .kernels.convolution import CONVOLUTIONS, CORES, layer_sizes
 from .kinds.kind import LayerPlan
 from .kinds.registry import FILE_RULES, KINDS, matrix_sizes
 from .planning import follows_rule
-from .targets import nearest
+from .targets import nearest_layers
 from .warm_start import validate_factors
 
 
@@ -46,7 +46,8 @@ def attach_state(
             raise AdapterError(
                 f"the adapter's layer {name!r} is not a Linear or convolution of the base",
                 "an adapter of this base",
-                f"Choose the base that it was trained on. Nearest layers: {nearest(name, named)}.",
+                "Choose the base that it was trained on. "
+                f"Nearest layers: {nearest_layers(name, named)}.",
             )
         targets[name] = named[name]
     validate_factors(state)

@@ -14,7 +14,7 @@ from ..config.patterns import compile_pattern
 from ..errors import AdapterError
 from ..types import AdapterState, LayerState
 from .base.quantized_weight import repacking_layers, set_repacking
-from .kernels.convolution import reshaped
+from .kernels.convolution import reshaped_factors
 from .kinds.kind import LayerPlan
 from .kinds.registry import KINDS
 from .layer.factor_layer import ADAPTER_NAME, FactorLayer
@@ -22,7 +22,7 @@ from .layer.shared_input import share_inputs
 from .layer.whole_layer import WholeLayer, join_parts
 from .peft_layers import Job, inject
 from .planning import check_bases, plan_layers
-from .targets import FALLBACK_PRESETS, LayerIndex, Selection, nearest, select, select_modules
+from .targets import FALLBACK_PRESETS, LayerIndex, Selection, nearest_layers, select, select_modules
 
 _PEFT_MARKS = ("peft_config", "_hf_peft_config_loaded")
 """Attributes of a module that PEFT and Diffusers use."""
@@ -145,7 +145,7 @@ class AttachedAdapter:
     def load_state(self, state: AdapterState) -> None:
         """Take over the factors and scales of a state of the same layers and shapes.
 
-        A window may be written as in files (`reshaped`).
+        A window may be written as in files (`reshaped_factors`).
 
         Raises:
             AdapterError: When kind, layers or shapes differ, or this adapter is merged or trains
@@ -190,7 +190,7 @@ class AttachedAdapter:
             raise AdapterError(
                 f"{name!r} carries no adapter",
                 "the name of an adapted layer",
-                f"Nearest: {nearest(name, self.names)}.",
+                f"Nearest: {nearest_layers(name, self.names)}.",
             )
         return self._layers[name].get_delta_weight(ADAPTER_NAME)
 
@@ -285,7 +285,7 @@ class AttachedAdapter:
     def _fitting(self, name: str, saved: LayerState) -> dict[str, Tensor]:
         """A state's factors of one layer, in the shapes that they have here."""
         own = {k: tuple(v.shape) for k, v in self._layers[name].factors().items()}
-        tensors = reshaped(saved.tensors, own)
+        tensors = reshaped_factors(saved.tensors, own)
         shapes = {k: tuple(v.shape) for k, v in tensors.items()}
         if own != shapes:
             raise AdapterError(

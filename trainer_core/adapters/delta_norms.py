@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from .base.dense_weight import is_part
-from .init.pissa_olora import joined
+from .init.pissa_olora import joined_factors
 from .kernels.convolution import as_matrices
 from .kinds.registry import FILE_RULES
 from .layer.dispatch import ADAPTER_NAME
@@ -41,7 +41,7 @@ def _delta_norm(layer: FactorLayer) -> Tensor:
         name: each.detach().to(torch.promote_types(each.dtype, torch.float32))
         for name, each in layer.equation_factors().items()
     }
-    norm = FILE_RULES[layer.kind.name].norm_on_device(as_matrices(joined(factors)))
+    norm = FILE_RULES[layer.kind.name].norm_on_device(as_matrices(joined_factors(factors)))
     return norm * abs(layer.scaling[ADAPTER_NAME])
 
 

@@ -40,7 +40,7 @@ def squared_norms(weight: Tensor, axis: Axis) -> Tensor:
     return torch.stack([part.sum(dim=0) for part in parts]).sum(dim=0)
 
 
-def ratio(magnitude: Tensor, norm: Tensor) -> Tensor:
+def magnitude_ratio(magnitude: Tensor, norm: Tensor) -> Tensor:
     """How much each row or column is stretched: magnitude over norm, and 1 where the norm is 0.
 
     A row of zeros has no direction; it is left as it is instead of becoming not a number.
@@ -59,7 +59,7 @@ class _OutputMagnitude(torch.autograd.Function):
     def forward(
         ctx: Any, y: Tensor, bias: Tensor | None, magnitude: Tensor, norm: Tensor, zeros: bool
     ) -> Tensor:
-        stretch = ratio(magnitude, norm)
+        stretch = magnitude_ratio(magnitude, norm)
         result = torch.empty_like(y)
         if bias is None:
             torch.mul(y, stretch, out=result)
@@ -73,7 +73,7 @@ class _OutputMagnitude(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         kept, bias, magnitude, norm = ctx.saved_tensors
-        g, stretch = gradients[0], ratio(magnitude, norm)
+        g, stretch = gradients[0], magnitude_ratio(magnitude, norm)
         of_y = torch.mul(g, stretch, out=torch.empty_like(g))
         product = _channel_sums(g * kept, magnitude)
         if bias is not None:
@@ -90,14 +90,14 @@ class _InputMagnitude(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, magnitude: Tensor, norm: Tensor) -> Tensor:
         ctx.save_for_backward(x, magnitude, norm)
-        return torch.mul(x, ratio(magnitude, norm), out=torch.empty_like(x))
+        return torch.mul(x, magnitude_ratio(magnitude, norm), out=torch.empty_like(x))
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         x, magnitude, norm = ctx.saved_tensors
         g = gradients[0]
-        of_x = torch.mul(g, ratio(magnitude, norm), out=torch.empty_like(g))
+        of_x = torch.mul(g, magnitude_ratio(magnitude, norm), out=torch.empty_like(g))
         product = _channel_sums(g * x, magnitude)
         return of_x, torch.where(norm == 0, torch.zeros_like(norm), product / norm), None
 

@@ -29,7 +29,7 @@ from ..config import AdapterConfig
 from .dora_magnitude import DORA_SCALE
 from .init.pissa_olora import FIRST_DOWN, FIRST_UP
 from .kernels.convolution import CONVOLUTIONS
-from .kernels.fused_linear import fuse
+from .kernels.fused_linear import make_fused_function
 from .kinds.kind import Kind, LayerPlan
 from .kinds.loha import LOHA
 from .kinds.lokr import LOKR
@@ -41,7 +41,7 @@ from .targets import Layer
 
 def _fused(kind: Kind) -> type[torch.autograd.Function] | None:
     """Base and adapter in one function; None where there is only the plain form."""
-    return None if kind.kernel is None else fuse(kind.kernel)
+    return None if kind.kernel is None else make_fused_function(kind.kernel)
 
 
 class _LoraFactors(FactorLayer):

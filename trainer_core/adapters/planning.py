@@ -16,10 +16,10 @@ from ..errors import AdapterError
 from ..types import LayerState
 from .base.dense_weight import PLAIN_TYPES
 from .dora_magnitude import DORA_SCALE
-from .kernels.convolution import CONVOLUTIONS, layer_sizes, reshaped
+from .kernels.convolution import CONVOLUTIONS, layer_sizes, reshaped_factors
 from .kinds.kind import LayerPlan
 from .kinds.registry import KINDS
-from .targets import Layer, nearest
+from .targets import Layer, nearest_layers
 
 _LINEAR_INITS = {"pissa", "olora", "eva"}
 """Initializations that come from a layer's weight or inputs as a matrix."""
@@ -62,7 +62,7 @@ def _given_plan(name: str, layer: Layer, state: LayerState, config: AdapterConfi
 def follows_rule(plan: LayerPlan, state: LayerState) -> bool:
     """Whether the settings of a plan give the very factors that a layer's state has."""
     wanted = KINDS[plan.config.kind].layer_shapes(plan)
-    found = reshaped(state.tensors, wanted)
+    found = reshaped_factors(state.tensors, wanted)
     return wanted == {factor: tuple(tensor.shape) for factor, tensor in found.items()}
 
 
@@ -104,7 +104,7 @@ def by_pattern(
             raise AdapterError(
                 f"{setting}: the pattern {pattern!r} matches no adapted layer",
                 "a regular expression that matches the whole dotted name of an adapted layer",
-                f"Remove it or correct it. Nearest names: {nearest(pattern, layers)}.",
+                f"Remove it or correct it. Nearest names: {nearest_layers(pattern, layers)}.",
             )
         least = 1.0 if setting.endswith("rank_pattern") else 0.0
         positive = value > 0 or (value == 0 and may_be_zero)

@@ -12,7 +12,7 @@ from torch import nn
 
 from ..config.patterns import compile_pattern
 from ..errors import AdapterError
-from .kernels.convolution import CONVOLUTIONS, is_plain
+from .kernels.convolution import CONVOLUTIONS, is_plain_convolution
 
 _SUGGESTED = 5
 
@@ -82,7 +82,7 @@ class LayerIndex:
         raise AdapterError(
             f"{setting}: the pattern {pattern!r} matches no layer{matched}",
             "a regular expression that matches the whole dotted name of a Linear or convolution",
-            f"Remove it or correct it. Nearest names: {nearest(pattern, self.by_path)}.",
+            f"Remove it or correct it. Nearest names: {nearest_layers(pattern, self.by_path)}.",
         )
 
 
@@ -192,8 +192,8 @@ def _preset_matches(
         raise AdapterError(
             f"adapter.targets: {name!r} is not a preset",
             f"one of {', '.join(presets)}, or a list of regular expressions",
-            f"Nearest: {nearest(name, presets)}. A single expression is written as a list; in a "
-            "node: with a dot or brackets in it, such as (name).",
+            f"Nearest: {nearest_layers(name, presets)}. A single expression is written as a list; "
+            "in a node: with a dot or brackets in it, such as (name).",
         )
     expressions = [compile_pattern(p, f"preset {name!r}") for p in presets[name]]
     # Most presets mean Linear layers; what else their patterns reach is not asked for.
@@ -209,10 +209,10 @@ def _check_selected(index: LayerIndex, layers: Iterable[Layer]) -> None:
             f"adapter.targets: no layer is selected; the module has {class_counts(index.root)}",
             "at least one Linear layer",
             "Change adapter.targets, adapter.include or adapter.exclude. "
-            f"Some layers: {nearest('', index.by_path)}.",
+            f"Some layers: {nearest_layers('', index.by_path)}.",
         )
     for layer in chosen:
-        if not is_plain(layer.module):
+        if not is_plain_convolution(layer.module):
             raise AdapterError(
                 f"{layer.paths[0]} is a {type(layer.module).__name__}, which computes more than a "
                 "convolution",
@@ -221,7 +221,7 @@ def _check_selected(index: LayerIndex, layers: Iterable[Layer]) -> None:
             )
 
 
-def nearest(wanted: str, names: Iterable[str]) -> str:
+def nearest_layers(wanted: str, names: Iterable[str]) -> str:
     """Name what comes closest, one name for each group that differs only in its numbers.
 
     Regular-expression signs of what was asked for are ignored; where it is empty, the first names.

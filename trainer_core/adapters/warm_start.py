@@ -20,10 +20,10 @@ from ..errors import AdapterError
 from ..tensors.rounding import all_finite
 from ..types import AdapterState, LayerState
 from .dora_magnitude import DORA_SCALE, axis_of
-from .kernels.convolution import CORES, as_matrices, reshaped
+from .kernels.convolution import CORES, as_matrices, reshaped_factors
 from .kinds.file_rules import FileRules
 from .kinds.registry import FILE_RULES, KINDS, layer_scale, matrix_sizes
-from .targets import nearest
+from .targets import nearest_layers
 
 if TYPE_CHECKING:
     from .attachment import AttachedAdapter
@@ -218,7 +218,7 @@ def start_from(module: nn.Module, adapter: AttachedAdapter, state: AdapterState)
             layers[name] = own
             continue
         shapes = {factor: tuple(tensor.shape) for factor, tensor in own.tensors.items()}
-        stored = replace(stored, tensors=reshaped(stored.tensors, shapes))
+        stored = replace(stored, tensors=reshaped_factors(stored.tensors, shapes))
         fitted = _resize(name, state.kind, stored, own)
         magnitude = stored.tensors.get(DORA_SCALE, own.tensors.get(DORA_SCALE))
         kept = {} if magnitude is None else {DORA_SCALE: magnitude}
@@ -256,7 +256,7 @@ def require_start(adapter: AttachedAdapter, state: AdapterState) -> None:
     for name, own in adapter.state().layers.items():
         if name in state.layers:
             stored, shapes = state.layers[name], {n: tuple(t.shape) for n, t in own.tensors.items()}
-            fitted = replace(stored, tensors=reshaped(stored.tensors, shapes))
+            fitted = replace(stored, tensors=reshaped_factors(stored.tensors, shapes))
             _check_layer(name, state.kind, fitted, own)
 
 
@@ -284,7 +284,7 @@ def _check(adapter: AttachedAdapter, state: AdapterState) -> None:
             f"adapter.start_from: {len(foreign)} layers of the file are not adapted: {shown}",
             "a file whose layers are all among those that adapter.targets selects",
             "Name them in adapter.targets or adapter.include. Nearest adapted layers: "
-            f"{nearest(foreign[0], adapter.names)}.",
+            f"{nearest_layers(foreign[0], adapter.names)}.",
         )
 
 

@@ -18,8 +18,8 @@ from ..adapter_files.names.key_map import NATIVE_PREFIX, KeyMap
 from ..adapter_files.names.layer_match import (
     is_native,
     match_layer,
-    misfits,
     native_of_patch,
+    unmatched_layers,
 )
 from ..adapter_files.names.video_model_names import VIDEO_MODELS
 from ..adapter_files.read.read_adapter import (
@@ -35,7 +35,14 @@ from ..families.graph_model_family import named_family, video_family
 from ..families.registry import FAMILIES, get_family
 from ..tensors.safetensors_reader import Source, open_tensors
 from .base_weights import base_shapes, known_sizes
-from .header_layers import fitting, header_hint, layer_inputs, nearest, own_families, titles
+from .header_layers import (
+    fitting_models,
+    header_hint,
+    layer_inputs,
+    nearest_models,
+    own_families,
+    titles,
+)
 
 if TYPE_CHECKING:
     from ..families.family import Family
@@ -78,12 +85,13 @@ def _published(
     any_size: bool,
 ) -> Family:
     """Find the family among those that there are."""
-    foreign, hint = fitting(layers), header_hint(metadata)
+    foreign, hint = fitting_models(layers), header_hint(metadata)
     try:
         with open_file(path) as file:
             names, texts = [*file.layers, *file.extras], {*file.texts.values()}
             strange = {
-                n: misfits(file.layers, file.extras, f.layers.key_map) for n, f in FAMILIES.items()
+                n: unmatched_layers(file.layers, file.extras, f.layers.key_map)
+                for n, f in FAMILIES.items()
             }
             named = {name: each for name, each in families.items() if not strange[name]}
             fits = {name: nearest_base(file, each) for name, each in (named or families).items()}
@@ -93,7 +101,7 @@ def _published(
             others = [name for name, each in rest.items() if not nearest_base(file, each).odd]
     except AdapterFileError as error:
         # Why it cannot be read is of no interest in a file that is not for here at all.
-        models = () if own_families(layers) else foreign or nearest(layers)
+        models = () if own_families(layers) else foreign or nearest_models(layers)
         raise _foreign(path, models, layers) if models else error from error
     sizes = _told(metadata)
     if sizes in named:
@@ -116,7 +124,7 @@ def _published(
         return FAMILIES[found[0]]
     if found:
         raise _several(path, found, foreign)
-    models = fitting(layers, by_size=True) if named else foreign or nearest(layers)
+    models = fitting_models(layers, by_size=True) if named else foreign or nearest_models(layers)
     if models:
         raise _foreign(path, models, layers, named=[*named])
     if not named:
@@ -145,7 +153,7 @@ def _of_videos(
     """
     found = {
         name: each
-        for each in fitting(layers)
+        for each in fitting_models(layers)
         for name, video in VIDEO_MODELS.items()
         if each.title in video.titles
     }
@@ -158,8 +166,10 @@ def _of_videos(
     family, own = video_family(names[0]), FAMILIES.get(names[0])
     try:
         with open_file(path) as file:
-            odd = misfits(file.layers, file.extras, family.layers.key_map)
-            if own is not None and not misfits(file.layers, file.extras, own.layers.key_map):
+            odd = unmatched_layers(file.layers, file.extras, family.layers.key_map)
+            if own is not None and not unmatched_layers(
+                file.layers, file.extras, own.layers.key_map
+            ):
                 family = family if nearest_base(file, own).odd else own
     except AdapterFileError:
         return None  # told where it is read
@@ -225,10 +235,10 @@ def other_models(path: Source, family: Family | None = None) -> str:
     """
     layers, metadata = _look(path)
     if family is None:
-        return titles(own_families(layers) or fitting(layers) or nearest(layers))
+        return titles(own_families(layers) or fitting_models(layers) or nearest_models(layers))
     hint = header_hint(metadata)
     sure = re.search(family.files.header_hint, hint) or _told(metadata) == family.name
-    return "" if sure else titles((*_twins(path, family), *fitting(layers)))
+    return "" if sure else titles((*_twins(path, family), *fitting_models(layers)))
 
 
 def adapter_families(path: Source) -> list[Family]:
@@ -245,7 +255,7 @@ def _twins(path: Source, family: Family) -> list[Family]:
         return [
             each
             for each in twins
-            if not misfits(file.layers, file.extras, each.layers.key_map)
+            if not unmatched_layers(file.layers, file.extras, each.layers.key_map)
             and not nearest_base(file, each).odd
         ]
 

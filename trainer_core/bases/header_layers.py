@@ -106,7 +106,9 @@ def own_families(layers: Mapping[str, int | None]) -> list[Family]:
     return [family for family in found.values() if family.files.twin not in found]
 
 
-def fitting(layers: Mapping[str, int | None], *, by_size: bool = False) -> tuple[Architecture, ...]:
+def fitting_models(
+    layers: Mapping[str, int | None], *, by_size: bool = False
+) -> tuple[Architecture, ...]:
     """The models that have every layer of a file.
 
     With `by_size` the size of at least one layer has to speak for a model too, and not names alone.
@@ -119,7 +121,7 @@ def fitting(layers: Mapping[str, int | None], *, by_size: bool = False) -> tuple
     return tuple(e for e in found if any(itertools.starmap(e.fits_size, layers.items())))
 
 
-def nearest(layers: Mapping[str, int | None]) -> tuple[Architecture, ...]:
+def nearest_models(layers: Mapping[str, int | None]) -> tuple[Architecture, ...]:
     """The models that have most layers of a file; none where too many are in none."""
     counts = {each: sum(itertools.starmap(each.has, layers.items())) for each in ARCHITECTURES}
     most = max(counts.values())

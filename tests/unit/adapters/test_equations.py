@@ -9,13 +9,13 @@ from fixtures.textbook import CASES, make_plan, random_factors, relative, textbo
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainer_core.adapters.kernels.fused_linear import fuse
+from trainer_core.adapters.kernels.fused_linear import make_fused_function
 from trainer_core.adapters.kinds.lokr import factorize
 from trainer_core.adapters.kinds.registry import KINDS
 
 TOLERANCE = 1e-12
 CANCELLED = 1e3
-FUSED = {name: fuse(kind.kernel) for name, kind in KINDS.items()}
+FUSED = {name: make_fused_function(kind.kernel) for name, kind in KINDS.items()}
 
 
 @pytest.mark.parametrize("alpha", [None, 0.7])

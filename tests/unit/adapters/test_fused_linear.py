@@ -9,12 +9,12 @@ from fixtures.textbook import make_plan, random_factors, relative
 from torch import nn
 
 from trainer_core.adapters import attach
-from trainer_core.adapters.kernels.fused_linear import fuse
+from trainer_core.adapters.kernels.fused_linear import make_fused_function
 from trainer_core.adapters.kinds.registry import KINDS
 from trainer_core.config import AdapterConfig
 
 TOLERANCE = 1e-12
-FUSED = {name: fuse(kind.kernel) for name, kind in KINDS.items()}
+FUSED = {name: make_fused_function(kind.kernel) for name, kind in KINDS.items()}
 
 
 @pytest.mark.parametrize("kind", ["lora", "loha", "lokr"])

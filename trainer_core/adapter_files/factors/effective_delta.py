@@ -21,7 +21,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ...adapters.dora_magnitude import DORA_SCALE, axis_of, ratio, squared_norms
+from ...adapters.dora_magnitude import DORA_SCALE, axis_of, magnitude_ratio, squared_norms
 from ...adapters.kernels.convolution import as_matrices
 from ...adapters.kinds.registry import FILE_RULES, KINDS, layer_delta, layer_scale, matrix_sizes
 from ...errors import AdapterError
@@ -58,7 +58,7 @@ def effective_delta(kind: str, layer: LayerState, weight: Tensor) -> Tensor:
         squares = total.flatten(2).square().sum(dim=2) if weight.dim() > 2 else total.square()
         squares = squares.sum(dim=0)
         shape = (1, -1, *(1,) * (weight.dim() - 2))
-    stretch = ratio(magnitude.to(dtype).reshape(shape), squares.sqrt().reshape(shape))
+    stretch = magnitude_ratio(magnitude.to(dtype).reshape(shape), squares.sqrt().reshape(shape))
     return total.mul_(stretch).sub_(own)
 
 

@@ -31,7 +31,7 @@ import torch
 from torch import Tensor
 
 from ...adapters.dora_magnitude import DORA_SCALE
-from ...adapters.kinds.file_rules import times
+from ...adapters.kinds.file_rules import scaled_factor
 from ...adapters.kinds.registry import FILE_RULES, KINDS, LOW_RANK, layer_scale, matrix_sizes
 from ...errors import AdapterError
 from ...types import LayerState
@@ -160,7 +160,9 @@ def fuse_exactly(fused: FusedLayer, layers: Mapping[str, LayerState]) -> LayerSt
         blocks = {name: layer.tensors[factor] for name, layer in present.items()}
         if factor in upper:
             if not same and factor == upper[0]:
-                blocks = {name: times(block, scales[name]) for name, block in blocks.items()}
+                blocks = {
+                    name: scaled_factor(block, scales[name]) for name, block in blocks.items()
+                }
             tensors[factor] = _stacked(rows, blocks, shared=fused.shared)
         else:
             tensors[factor] = (
@@ -259,7 +261,7 @@ def undivided_parts(name: str, key_map: KeyMap) -> tuple[tuple[str, RowSlice], .
     return native_modules(name, key_map) if is_undivided(name, key_map) else ()
 
 
-def divided(state: AdapterState, key_map: KeyMap) -> AdapterState:
+def with_divided_layers(state: AdapterState, key_map: KeyMap) -> AdapterState:
     """The adapter with the modules of layers that are trained whole, where their kind has such.
 
     Of a LoRA or LoHa rows of a layer are a layer of the same kind.

@@ -27,10 +27,10 @@ from ...adapters.base.amended_linear import (
     is_rounded,
 )
 from ...adapters.base.dense_weight import DENSE_DTYPES, PLAIN_TYPES, dense_weight
-from ...adapters.dora_magnitude import DORA_SCALE, axis_of, ratio, squared_norms
+from ...adapters.dora_magnitude import DORA_SCALE, axis_of, magnitude_ratio, squared_norms
 from ...adapters.kernels.convolution import as_matrices
 from ...adapters.kinds.registry import FILE_RULES, KINDS, LOW_RANK, layer_delta, layer_scale
-from ...adapters.targets import nearest
+from ...adapters.targets import nearest_layers
 from ...errors import AdapterError
 from ...types import AdapterState, LayerState
 from ..names.key_layouts import DROP
@@ -233,7 +233,8 @@ def _unfit(
         return AdapterError(
             f"{adapter.place}: the layer {path!r} of {adapter.name} is not in the base",
             "an adapter of this base",
-            f"Choose an adapter that was made for it. Nearest layers: {nearest(path, linear)}.",
+            "Choose an adapter that was made for it. "
+            f"Nearest layers: {nearest_layers(path, linear)}.",
         )
     return AdapterError(
         f"{adapter.place}: {adapter.name} changes {path}, which is a {type(layer).__name__} here",
@@ -309,7 +310,7 @@ class _Maker:
         weight = self._own()
         total = weight + layer_delta(kind, layer, weight).to(weight)
         norm = squared_norms(total, axis).sqrt()
-        stretch = ratio(magnitude.to(norm).flatten(), norm)
+        stretch = magnitude_ratio(magnitude.to(norm).flatten(), norm)
         return Amendment(path, in_samples, stretch, axis, strength)
 
     def merge(self, parts: Sequence[_Part]) -> None:

@@ -154,7 +154,7 @@ class ParsedKey:
     spelling: str = ""
 
 
-def respelt(keys: Iterable[str]) -> dict[str, str]:
+def with_comfyui_spelling(keys: Iterable[str]) -> dict[str, str]:
     """A file's keys to ComfyUI's spelling of them, where it knows the file's by two of its keys.
 
     Source: ``convert_lora_bfl_control`` and ``convert_lora_wan_fun`` in ComfyUI's
@@ -189,7 +189,7 @@ def parse_ending(path: Path, text: str) -> ParsedKey | str:
         return ParsedKey(found["name"], "xlabs", f"lora_{found['side']}", LOW_RANK, "xlabs")
     found = _KEY.fullmatch(text)
     if found is None:
-        beside = beside_factors(unprefixed(text))
+        beside = beside_factors(without_prefix(text))
         if beside is None:
             raise _unknown(path, text)
         return beside
@@ -240,7 +240,7 @@ def parse_text_key(path: Path, text: str) -> ParsedKey | None:
     return key if isinstance(key, ParsedKey) else None
 
 
-def unprefixed(name: str) -> str:
+def without_prefix(name: str) -> str:
     """A name without its prefix."""
     return part_prefix(name)[1]
 
@@ -295,7 +295,7 @@ def count_kinds(unread: Mapping[str, str]) -> dict[str, tuple[int, str]]:
     return found
 
 
-def told(kinds: Mapping[str, tuple[int, str]]) -> str:
+def kinds_in_words(kinds: Mapping[str, tuple[int, str]]) -> str:
     """Kinds of keys in words, as `count_kinds` gives them."""
     return "; ".join(
         f"{first!r} ({what})" + (f" and {count - 1} more such keys" if count > 1 else "")

@@ -150,7 +150,7 @@ def is_native(native: str, key_map: KeyMap) -> bool:
     )
 
 
-def misfits(names: Iterable[str], extras: Iterable[str], key_map: KeyMap) -> list[str]:
+def unmatched_layers(names: Iterable[str], extras: Iterable[str], key_map: KeyMap) -> list[str]:
     """The names of a file's layers, and of those with weight patches, that a family lacks."""
     odd = [name for name in extras if native_of_patch(name, key_map) is None]
     return [name for name in (*names, *odd) if match_layer(name, key_map) is None]
@@ -166,7 +166,7 @@ def matching_families(
     paths, odd = list(names), list(extras)
     if not paths and not odd:
         return []
-    return [name for name, key_map in key_maps.items() if not misfits(paths, odd, key_map)]
+    return [name for name, key_map in key_maps.items() if not unmatched_layers(paths, odd, key_map)]
 
 
 def _unaliased(name: str, key_map: KeyMap) -> str | None:

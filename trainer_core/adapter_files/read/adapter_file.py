@@ -33,11 +33,11 @@ from ..names.key_layouts import (
     ParsedKey,
     count_kinds,
     file_layout,
+    kinds_in_words,
     parse_key,
     parse_text_key,
-    respelt,
-    told,
-    unprefixed,
+    with_comfyui_spelling,
+    without_prefix,
 )
 from ..names.text_encoder_names import text_encoder_of, text_path
 from .expert_parts import refuse_experts
@@ -154,7 +154,7 @@ def read_content(
     refuse_experts(file.path, file.tensors)
     _refuse_unknown_rows(file)
     found, texts = _Sorted(), {}
-    spelt = respelt(file.tensors).items()
+    spelt = with_comfyui_spelling(file.tensors).items()
     keys = _without_strangers({text: parse_key(file.path, name) for text, name in spelt})
     for text, key in keys.items():
         if not isinstance(key, str):
@@ -201,7 +201,9 @@ def read_content(
 def _without_strangers(keys: Mapping[str, ParsedKey | str]) -> Mapping[str, ParsedKey | str]:
     """Name the few keys without a prefix that begin like no layer of those with one."""
     layers = {text: key for text, key in keys.items() if not isinstance(key, str)}
-    usual = {unprefixed(key.name) for key in layers.values() if key.layout not in ("bare", "xlabs")}
+    usual = {
+        without_prefix(key.name) for key in layers.values() if key.layout not in ("bare", "xlabs")
+    }
     heads = {re.split(r"[._]", name)[0] for name in usual}
     odd = [text for text in layers if layers[text].layout == "bare"]
     odd = [text for text in odd if re.split(r"[._]", text)[0] not in heads]
@@ -360,7 +362,8 @@ def _only_kind(path: Path, found: _Sorted) -> str:
         return LOW_RANK  # of no layers
     if found.unread:
         raise AdapterFileError(
-            f"{path} holds no adapter of a denoiser, but {told(count_kinds(found.unread))}",
+            f"{path} holds no adapter of a denoiser, but "
+            f"{kinds_in_words(count_kinds(found.unread))}",
             f"factors of a {KIND_TITLES} of a denoiser",
             "Choose the file of the denoiser's adapter; a base model is none.",
         )
@@ -374,7 +377,7 @@ def _draft(path: Path, name: str, kind: str, found: _Sorted, config: PeftConfig 
     check = partial(rules.check_alpha, alpha=alpha or 0.0)
     if config is None or rules.multiplies:
         return Draft(found.factors[name], outline, check=check)
-    outline, scale = config.scaled(unprefixed(name), kind, outline, own=alpha is not None)
+    outline, scale = config.scaled(without_prefix(name), kind, outline, own=alpha is not None)
     scaled = "" if scale is None else rules.row_factors(outline.tensors)[0][0]
     return Draft(found.factors[name], outline, scaled, scale or 1.0, check)
 

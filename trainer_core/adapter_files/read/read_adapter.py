@@ -29,7 +29,7 @@ from ..factors.fuse_layers import FusedLayer, fuse_exactly, fused_layer, is_exac
 from ..factors.outlines import LazyMapping, outline_of
 from ..factors.split_fused import InexactSliceError, owned_columns, slice_layer
 from ..metadata import own_facts
-from ..names.key_layouts import DROP, count_kinds, told
+from ..names.key_layouts import DROP, count_kinds, kinds_in_words
 from ..names.key_map import KeyMap
 from ..names.layer_match import WHOLE, LayerMatch, LayerRows, match_layer, matching_families
 from ..names.text_encoder_names import is_text_layer
@@ -157,7 +157,7 @@ def refuse_unread(file: AdapterFile) -> None:
     """Refuse a file that has more than this trainer reads, by `AdapterFileError` that says what."""
     if file.unread:
         raise AdapterFileError(
-            f"{file.path}: {told(count_kinds(file.unread))}",
+            f"{file.path}: {kinds_in_words(count_kinds(file.unread))}",
             "factors of the denoiser alone; the rest would be lost",
             f"Leave it out on purpose: {DROP}. ComfyUI loads what it knows of the file as it is.",
         )

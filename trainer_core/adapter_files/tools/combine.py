@@ -17,7 +17,7 @@ from ...adapters.kinds.low_rank_algebra import spectrum_of_product
 from ...adapters.kinds.registry import (
     FILE_RULES,
     LOW_RANK,
-    balanced,
+    balanced_factors,
     layer_delta,
     low_rank_layer,
     matrix_sizes,
@@ -146,7 +146,7 @@ def _cut(pair: Pair, rank: int, kernel: tuple[int, ...]) -> tuple[LayerState, fl
     u, s, vh = spectrum_of_product(pair[0].double(), pair[1].double())
     size = torch.linalg.vector_norm(s)
     error = float(torch.linalg.vector_norm(s[rank:]) / size) if size else 0.0
-    return balanced(u[:, :rank], s[:rank], vh[:rank], kernel), error
+    return balanced_factors(u[:, :rank], s[:rank], vh[:rank], kernel), error
 
 
 def _cut_whole(
@@ -157,7 +157,7 @@ def _cut_whole(
     assert isinstance(delta, Tensor)
     size = torch.linalg.vector_norm(delta, dtype=torch.float64)
     u, s, vh = closest_of_rank(delta, rank)
-    layer = balanced(u, s, vh, kernel)
+    layer = balanced_factors(u, s, vh, kernel)
     if not size:
         return layer, 0.0
     missing = torch.linalg.vector_norm(delta - layer_delta(LOW_RANK, layer), dtype=torch.float64)

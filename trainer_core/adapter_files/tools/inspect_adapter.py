@@ -12,7 +12,7 @@ from ...adapters.dora_magnitude import DORA_SCALE, axis_of
 from ...adapters.kinds.registry import layer_scale
 from ..factors.effective_delta import delta_norm
 from ..metadata import own_facts
-from ..names.key_layouts import DROP, count_kinds, patch_kinds, told
+from ..names.key_layouts import DROP, count_kinds, kinds_in_words, patch_kinds
 from ..names.key_map import KeyMap
 from ..names.layer_match import match_layer
 from ..read.adapter_file import AdapterFile
@@ -178,7 +178,7 @@ def _notes(
     if file.assumed:
         yield f"the scale is a guess (alpha = rank): {file.assumed}"
     if file.unread:
-        yield f"not read: {told(count_kinds(file.unread))}. To leave it out: {DROP}"
+        yield f"not read: {kinds_in_words(count_kinds(file.unread))}. To leave it out: {DROP}"
     for what, (count, first) in patch_kinds(file.patches()).items():
         yield (
             f"{count} tensor(s) beside the factors, {first} first: {what}; layouts comfyui and "

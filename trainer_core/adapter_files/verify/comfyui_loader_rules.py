@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 from ...adapters.kinds.file_rules import SKIPS, STOPS, Fault, Shape
 from ...adapters.kinds.registry import FILE_RULES
-from ..names.key_layouts import respelt
+from ..names.key_layouts import with_comfyui_spelling
 from ..names.key_map import ComfyuiPlace, bias_of
 
 _GLORA = (".a1.weight", ".a2.weight", ".b1.weight", ".b2.weight")
@@ -105,7 +105,7 @@ _XLABS_NAMES = {
 
 def _renamed(keys: Iterable[str]) -> dict[str, str]:
     """A file's keys to the names that ComfyUI gives them before it reads."""
-    names = respelt(keys)
+    names = with_comfyui_spelling(keys)
     if all(mark in names for mark in _OF_XLABS):
         for key, name in names.items():
             for old, new in _XLABS_NAMES.items():

@@ -212,9 +212,11 @@ class Comparison:
         rounding = 0.0
         if self._given and theirs.dtype not in _PRECISE:
             rounding = torch.finfo(theirs.dtype).eps
-            rounding += relative(ours.to(theirs.dtype).double(), ours)
+            rounding += relative_difference(ours.to(theirs.dtype).double(), ours)
         still = kind == "diff" and not bool(ours.any())
-        return _layer_proof(relative(theirs.double(), ours), theirs.dtype, rounding, still)
+        return _layer_proof(
+            relative_difference(theirs.double(), ours), theirs.dtype, rounding, still
+        )
 
     def _their_difference(self, patches: list[ComfyuiPatch], like: Tensor) -> Tensor:
         """What ComfyUI takes as one difference: a whole one, or those of parts."""
@@ -236,11 +238,11 @@ class Comparison:
         columns = rows if self._multiplies else math.prod(others)
         # Float32 shows of most layers that they are right, in a fraction of the time; float64 has
         # the word on all others.
-        quick = dict(self._compare_with(probes(columns, _QUICK), tensor, patches, modules))
+        quick = dict(self._compare_with(probe_vectors(columns, _QUICK), tensor, patches, modules))
         if all(map(_is_certain, quick.values())):
             yield from quick.items()
         else:
-            yield from self._compare_with(probes(columns), tensor, patches, modules)
+            yield from self._compare_with(probe_vectors(columns), tensor, patches, modules)
 
     def _compare_with(
         self, x: Tensor, tensor: str, patches: list[ComfyuiPatch], modules: list[_Own]
@@ -311,7 +313,7 @@ class Comparison:
         ours = delta_product(x, kind, layer.tensors, scale)
         if module.swapped:
             ours = swap_halves(ours)
-        difference = relative(theirs[:, module.start : module.start + module.rows], ours)
+        difference = relative_difference(theirs[:, module.start : module.start + module.rows], ours)
         dtype, rounding = self._shortest(here), 0.0
         if x.dtype == _QUICK and float(torch.linalg.vector_norm(ours)) < _FAINT:
             return LayerProof(math.nan)
@@ -362,7 +364,7 @@ class Comparison:
             return LayerProof(1.0)
         theirs = self._file.read(keys[0])
         short = self._given and theirs.dtype not in _PRECISE
-        difference = relative(theirs.double().flatten(), ours.double().flatten())
+        difference = relative_difference(theirs.double().flatten(), ours.double().flatten())
         return LayerProof(difference, torch.finfo(theirs.dtype).eps if short else 0.0)
 
     def _shortest(self, patches: list[ComfyuiPatch]) -> torch.dtype | None:
@@ -398,7 +400,7 @@ def _touches(patch: ComfyuiPatch, module: _Own) -> bool:
 
 
 @functools.lru_cache(maxsize=16)
-def probes(columns: int, dtype: torch.dtype = torch.float64) -> Tensor:
+def probe_vectors(columns: int, dtype: torch.dtype = torch.float64) -> Tensor:
     """The vectors `[4, columns]` for layers with so many inputs."""
     generator = torch.Generator().manual_seed(_SEED)
     drawn = torch.randn(_PROBES, columns, generator=generator, dtype=torch.float64)
@@ -421,7 +423,7 @@ def swap_halves(products: Tensor) -> Tensor:
     return torch.cat(list(reversed(products.chunk(2, dim=1))), dim=1)
 
 
-def relative(value: Tensor, reference: Tensor) -> float:
+def relative_difference(value: Tensor, reference: Tensor) -> float:
     """``||value - reference|| / ||reference||``; 0 when both are zero."""
     distance = float(torch.linalg.vector_norm(value - reference))
     size = float(torch.linalg.vector_norm(reference))
@@ -445,4 +447,4 @@ def rounding_of(
         for name, tensor in tensors.items()
     }
     exact = delta_product(x, kind, tensors, scale)
-    return _TIMES_ROUNDING * relative(delta_product(x, kind, rounded, scale), exact)
+    return _TIMES_ROUNDING * relative_difference(delta_product(x, kind, rounded, scale), exact)

@@ -13,7 +13,7 @@ from ...adapters.dora_magnitude import DORA_SCALE
 from ...adapters.kinds.registry import APPROXIMATE, FILE_RULES, LOW_RANK, layer_scale
 from ...errors import AdapterError
 from ...types import AdapterState, LayerState
-from ..factors.fuse_layers import divided, refuse_undivided
+from ..factors.fuse_layers import refuse_undivided, with_divided_layers
 from ..factors.outlines import Layers, LazyMapping, is_convolution, outline_of, outlines_of
 from ..names.key_layouts import MAGNITUDE
 from ..names.key_map import DIFFUSERS_PREFIX, KeyMap
@@ -35,7 +35,7 @@ def plan_diffusers(state: AdapterState, key_map: KeyMap, options: Options) -> Wr
             convolution.
     """
     del options
-    state = divided(named_as_diffusers(state, key_map, "diffusers"), key_map)
+    state = with_divided_layers(named_as_diffusers(state, key_map, "diffusers"), key_map)
     prefix = DIFFUSERS_PREFIX if key_map.diffusers is None else key_map.diffusers.prefix
     outlines = peft_outlines(state, key_map, "diffusers")
     rules = FILE_RULES[state.kind]

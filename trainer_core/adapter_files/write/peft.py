@@ -28,7 +28,7 @@ from ...filesystem.storage import (
 )
 from ...filesystem.temporary import temporary_beside
 from ...types import AdapterState, LayerState
-from ..factors.fuse_layers import divided
+from ..factors.fuse_layers import with_divided_layers
 from ..factors.outlines import Layers
 from ..names.key_layouts import MAGNITUDE, PEFT_PREFIX
 from ..names.key_map import KeyMap
@@ -45,7 +45,7 @@ def plan_peft(state: AdapterState, key_map: KeyMap, options: Options) -> WritePl
     """
     del options
     refuse_text_encoder(state, "peft")
-    state = divided(named_as_diffusers(state, key_map, "peft"), key_map)
+    state = with_divided_layers(named_as_diffusers(state, key_map, "peft"), key_map)
     outlines = peft_outlines(state, key_map, "peft")
     config = {
         "base_model_name_or_path": None,

@@ -85,7 +85,7 @@ def dense_weight(layer: nn.Module, dtype: torch.dtype | None = None) -> Tensor:
     return _dequantized(layer, weight, dtype)
 
 
-def absent(name: str) -> AdapterError:
+def absent_weight_error(name: str) -> AdapterError:
     """The error of a layer that is called while its weight is on the meta device."""
     return AdapterError(
         f"{name} is called while its weight has no values (meta device)",
@@ -151,7 +151,7 @@ def is_part(tensor: Tensor) -> bool:
     return hasattr(tensor, "full_tensor") or (tensor.dim() < 2 and tensor.is_floating_point())
 
 
-def whole(tensor: Tensor, name: str) -> Tensor:
+def gathered(tensor: Tensor, name: str) -> Tensor:
     """A factor as a whole, wherever its parts are.
 
     Parts of FSDP2 are gathered, for which every process has to ask at once.

@@ -83,7 +83,7 @@ def decomposable(matrix: Tensor) -> Tensor:
     return matrix if matrix.device.type in _DECOMPOSING else matrix.cpu()
 
 
-def joined(factors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def joined_factors(factors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Write a difference from frozen factors as factors of twice the rank.
 
     No two large products cancel in it, so that it keeps its meaning in bf16. Of ``lora_down`` (dA

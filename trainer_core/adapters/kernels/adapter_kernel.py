@@ -101,7 +101,7 @@ def add_below(x_gradient: Tensor, of_hidden: Tensor, down: Tensor) -> None:
     x_gradient.addmm_(of_hidden, down)
 
 
-def like(gradients: Gradients, operands: Operands) -> Gradients:
+def cast_gradients(gradients: Gradients, operands: Operands) -> Gradients:
     """Give gradients the dtype of what they are gradients of."""
     pairs = zip(gradients, operands, strict=True)
     return tuple(None if each is None else each.to(operand.dtype) for each, operand in pairs)

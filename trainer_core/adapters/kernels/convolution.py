@@ -139,7 +139,7 @@ def filed_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
     return shape if len(kernel) in (0, 2) else (rows, columns, math.prod(kernel), 1)
 
 
-def reshaped(tensors: Factors, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:
+def reshaped_factors(tensors: Factors, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:
     """Give factors from a file the shapes that a layer's factors have, by their names.
 
     Files write a window flat or with two axes, and a Linear's factors as those of a convolution
@@ -170,7 +170,7 @@ def layer_sizes(layer: nn.Module) -> tuple[int, int, tuple[int, ...]]:
     raise TypeError(f"{type(layer).__name__} is neither a Linear nor a convolution")
 
 
-def is_plain(layer: nn.Module) -> bool:
+def is_plain_convolution(layer: nn.Module) -> bool:
     """Whether a layer computes what its class in torch does, and nothing around it."""
     if isinstance(layer, (nn.Linear, FrozenConvolution)):
         return True

@@ -39,7 +39,7 @@ from .adapter_kernel import (
 from .gradient_accumulator import RankSlice
 
 
-def fuse(kernel: AdapterKernel) -> type[torch.autograd.Function]:
+def make_fused_function(kernel: AdapterKernel) -> type[torch.autograd.Function]:
     """Make the function of a kind.
 
     Args:

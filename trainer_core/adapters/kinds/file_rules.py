@@ -369,7 +369,7 @@ def different_ranks(up: Shape, down: Shape, what: str = SKIPS) -> Fault:
     return Fault("wrong shape", f"factors of {list(up)} and {list(down)} differ in rank: {what}")
 
 
-def times(tensor: Tensor, scale: float) -> Tensor:
+def scaled_factor(tensor: Tensor, scale: float) -> Tensor:
     """Multiply at least in float32; an outline keeps the number format that is written."""
     if scale == 1.0 or tensor.is_meta:
         return tensor

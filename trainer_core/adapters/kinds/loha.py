@@ -19,7 +19,7 @@ from ..kernels.adapter_kernel import (
     LowRankPath,
     Operands,
     WholeDelta,
-    like,
+    cast_gradients,
 )
 from ..kernels.convolution import Window
 from .file_rules import (
@@ -32,7 +32,7 @@ from .file_rules import (
     Shape,
     Tensors,
     different_ranks,
-    times,
+    scaled_factor,
 )
 from .kind import (
     MOVED,
@@ -229,7 +229,7 @@ def _whole_gradients(
         of_second_up[part] = of_second @ second_down.t()
         of_second_down += second_up[part].t() @ of_second
     found = of_first_up, of_first_down, of_second_up, of_second_down
-    return like(found, operands)
+    return cast_gradients(found, operands)
 
 
 def _row_parts(outputs: int, inputs: int) -> list[slice]:
@@ -436,7 +436,7 @@ class LohaFiles(FileRules):
 
     def diffusers(self, tensors: Tensors, scale: float) -> dict[str, Tensor]:
         up, down = self.product(tensors, 1.0)
-        return diffusers_product(times(up, scale), down)
+        return diffusers_product(scaled_factor(up, scale), down)
 
     def comfyui_slots(self, found: Mapping[str, str]) -> dict[str, str]:
         if ".hada_w1_a" not in found:

@@ -17,7 +17,7 @@ from ..kernels.adapter_kernel import (
     LowRankPath,
     Operands,
     WholeDelta,
-    like,
+    cast_gradients,
 )
 from ..kernels.convolution import Window
 from .kind import (
@@ -67,7 +67,7 @@ _FEATURES = 0.7
 turn it towards the gradient."""
 
 
-def split(plan: LayerPlan) -> tuple[tuple[int, int], tuple[int, int]]:
+def factor_sizes(plan: LayerPlan) -> tuple[tuple[int, int], tuple[int, int]]:
     """Sizes of the two factors: (first, second) of the outputs and of the inputs.
 
     The first factor is the smaller one, but for the outputs of an unbalanced factorisation.
@@ -79,23 +79,23 @@ def split(plan: LayerPlan) -> tuple[tuple[int, int], tuple[int, int]]:
 
 def keeps_second_whole(plan: LayerPlan) -> bool:
     """Whether the second factor is one tensor instead of a low-rank product."""
-    (_, out_second), (_, in_second) = split(plan)
+    (_, out_second), (_, in_second) = factor_sizes(plan)
     return plan.config.full_matrix or plan.rank >= max(out_second, in_second) / 2
 
 
-def spread(plan: LayerPlan) -> float:
+def gradient_spread(plan: LayerPlan) -> float:
     """By how much the product follows a gradient less closely than the gradient itself.
 
     A gradient without structure, rearranged as the product is, has that many equal singular values,
     squared, of which the product is one. Factors that divide both sides by f have a spread of f.
     """
-    (out_first, out_second), (in_first, in_second) = split(plan)
+    (out_first, out_second), (in_first, in_second) = factor_sizes(plan)
     return math.sqrt(min(out_first, out_second) * min(in_first, in_second))
 
 
 def _shapes(plan: LayerPlan) -> dict[str, tuple[int, ...]]:
     config, rank, kernel = plan.config, plan.rank, plan.kernel
-    (out_first, out_second), (in_first, in_second) = split(plan)
+    (out_first, out_second), (in_first, in_second) = factor_sizes(plan)
     splits_first = (
         config.decompose_both and not config.full_matrix and rank < max(out_first, in_first) / 2
     )
@@ -271,7 +271,7 @@ def _whole_gradients(
         of_second = of_inner.t() @ parts
         if x_gradient is not None:
             x_gradient.view(parts.shape).addmm_(of_inner, whole)
-    return like((of_first, of_second), operands)
+    return cast_gradients((of_first, of_second), operands)
 
 
 def _mix_gradient(left: Tensor, right: Tensor, first: Tensor, scale: float) -> Tensor:
@@ -339,9 +339,9 @@ def _paced(plan: LayerPlan) -> Mapping[str, Initializer]:
     """
     if plan.tucker or keeps_second_whole(plan):
         return {}
-    (_, out_second), (_, in_second) = split(plan)
+    (_, out_second), (_, in_second) = factor_sizes(plan)
     in_second *= math.prod(plan.kernel)
-    size = math.sqrt(spread(plan))
+    size = math.sqrt(gradient_spread(plan))
     features = _FEATURES / math.sqrt(max(in_second, out_second))
     return {
         "lokr_w1": _repeating(size),
@@ -382,14 +382,14 @@ def _signs(count: int, generator: torch.Generator) -> Tensor:
 
 
 def _distance(plan: LayerPlan) -> float:
-    (out_first, out_second), (in_first, in_second) = split(plan)
+    (out_first, out_second), (in_first, in_second) = factor_sizes(plan)
     in_second *= math.prod(plan.kernel)
     lycoris = math.sqrt(out_first / 3)
     if keeps_second_whole(plan):
         return lycoris * MOVED * math.sqrt(out_second * in_second)
     if plan.config.init == "lycoris":
         return plan.alpha / plan.rank * lycoris * MOVED * math.sqrt(out_second * in_second / 3)
-    repeated = math.sqrt(out_first * in_first * spread(plan))
+    repeated = math.sqrt(out_first * in_first * gradient_spread(plan))
     return repeated * low_rank_distance(plan, out_second, in_second)
 
 
@@ -442,7 +442,7 @@ LOKR = Kind(
     crosses_groups=True,
     largest_rank=lambda plan: None,
     distance=_distance,
-    spread=spread,
+    spread=gradient_spread,
     notes=_notes,
 )
 """delta = kron(w1, w2) * alpha / rank; scale 1 where both factors are whole.

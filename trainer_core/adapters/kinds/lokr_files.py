@@ -23,10 +23,10 @@ from .file_rules import (
     Shape,
     Tensors,
     different_ranks,
-    times,
+    scaled_factor,
 )
 from .kind import LayerPlan
-from .lokr import LOKR, factorize, split
+from .lokr import LOKR, factor_sizes, factorize
 from .lora import APPROXIMATE
 from .low_rank_algebra import (
     Spectrum,
@@ -154,7 +154,7 @@ class LokrFiles(FileRules):
         return rank, shapes | {"lokr_w2_a": (second[0], rank), "lokr_w2_b": (rank, columns)}
 
     def extract(self, plan: LayerPlan, matrix: Tensor) -> LayerState:
-        (out_first, out_second), (in_first, in_second) = split(plan)
+        (out_first, out_second), (in_first, in_second) = factor_sizes(plan)
         second = out_second, in_second * math.prod(plan.kernel)
         u, s, vh = closest_of_rank(blocks_as_rows(matrix, (out_first, in_first), second), 1)
         root = s[0].sqrt()
@@ -176,7 +176,7 @@ class LokrFiles(FileRules):
 
     def diffusers(self, tensors: Tensors, scale: float) -> dict[str, Tensor]:
         first = self.row_factors(tensors)[0][0]
-        return {**tensors, first: times(tensors[first], scale)}
+        return {**tensors, first: scaled_factor(tensors[first], scale)}
 
     def diffusers_problem(self, layers: Mapping[str, LayerState]) -> tuple[str, str, str] | None:
         # Diffusers rebuilds every layer's factorisation from one number; see whether one exists.

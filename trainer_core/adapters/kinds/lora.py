@@ -14,7 +14,7 @@ from ...errors import AdapterError
 from ...tensors.randomized_svd import closest_of_rank
 from ...types import LayerState
 from ..dora_magnitude import DORA_SCALE, Axis, low_rank_norm_terms
-from ..init.pissa_olora import FIRST_DOWN, FIRST_UP, joined, leading_columns, principal_part
+from ..init.pissa_olora import FIRST_DOWN, FIRST_UP, joined_factors, leading_columns, principal_part
 from ..kernels.adapter_kernel import AdapterKernel, Factors, Gradients, LowRankPath, Operands
 from ..kernels.convolution import Window
 from .file_rules import (
@@ -27,7 +27,7 @@ from .file_rules import (
     Shape,
     Tensors,
     different_ranks,
-    times,
+    scaled_factor,
 )
 from .kind import Kind, LayerPlan, ratio_scale, scaled, squared_product, uniform_by_inputs
 
@@ -41,12 +41,12 @@ def _shapes(plan: LayerPlan) -> dict[str, tuple[int, ...]]:
 
 
 def _delta(factors: Factors, scale: float) -> Tensor:
-    factors = joined(factors)
+    factors = joined_factors(factors)
     return factors["lora_up"] @ factors["lora_down"] * scale
 
 
 def _apply(x: Tensor, factors: Factors, scale: float) -> Tensor:
-    factors = joined(factors)
+    factors = joined_factors(factors)
     hidden = F.linear(x, factors["lora_down"].to(x.dtype))
     return F.linear(hidden, scaled(factors["lora_up"], scale, x.dtype))
 
@@ -121,7 +121,7 @@ _KERNEL = AdapterKernel(
 
 
 def _dora_norm_terms(weight: Tensor, factors: Factors, axis: Axis) -> tuple[Tensor, Tensor]:
-    factors = joined(factors)
+    factors = joined_factors(factors)
     return low_rank_norm_terms(weight, factors["lora_down"], factors["lora_up"], axis)
 
 
@@ -249,10 +249,10 @@ class LoraFiles(FileRules):
 
     def extract(self, plan: LayerPlan, matrix: Tensor) -> LayerState:
         u, s, vh = closest_of_rank(matrix, min(plan.rank, *matrix.shape))
-        return balanced(u, s, vh, plan.kernel)
+        return balanced_factors(u, s, vh, plan.kernel)
 
     def diffusers(self, tensors: Tensors, scale: float) -> dict[str, Tensor]:
-        return diffusers_product(times(tensors["lora_up"], scale), tensors["lora_down"])
+        return diffusers_product(scaled_factor(tensors["lora_up"], scale), tensors["lora_down"])
 
     def peft_options(self, layers: Mapping[str, LayerState]) -> dict[str, Any]:
         dora = [name for name, layer in layers.items() if DORA_SCALE in layer.tensors]
@@ -318,7 +318,7 @@ def low_rank_layer(up: Tensor, down: Tensor, kernel: tuple[int, ...] = ()) -> La
     return LayerState(same, float(rank), rank, kernel)
 
 
-def balanced(u: Tensor, s: Tensor, vh: Tensor, kernel: tuple[int, ...]) -> LayerState:
+def balanced_factors(u: Tensor, s: Tensor, vh: Tensor, kernel: tuple[int, ...]) -> LayerState:
     """Singular values and vectors as a layer whose factors have one norm."""
     root = s.sqrt()
     return low_rank_layer((u * root).float(), (root[:, None] * vh).float(), kernel)

@@ -12,7 +12,7 @@ from .kind import Kind
 from .loha import LOHA, LohaFiles
 from .lokr import LOKR
 from .lokr_files import LokrFiles
-from .lora import APPROXIMATE, LORA, LoraFiles, balanced, empty_low_rank, low_rank_layer
+from .lora import APPROXIMATE, LORA, LoraFiles, balanced_factors, empty_low_rank, low_rank_layer
 from .oft import OFT, OftFiles
 
 __all__ = [
@@ -20,7 +20,7 @@ __all__ = [
     "FILE_RULES",
     "KINDS",
     "LOW_RANK",
-    "balanced",
+    "balanced_factors",
     "empty_low_rank",
     "layer_delta",
     "layer_scale",

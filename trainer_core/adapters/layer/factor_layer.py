@@ -13,12 +13,19 @@ from ...config import AdapterConfig
 from ...errors import AdapterError
 from ...quantization.frozen_linear import FrozenWeight
 from ...types import LayerState
-from ..base.dense_weight import DENSE_DTYPES, absent, dense_weight, is_dense, refuse_part, whole
+from ..base.dense_weight import (
+    DENSE_DTYPES,
+    absent_weight_error,
+    dense_weight,
+    gathered,
+    is_dense,
+    refuse_part,
+)
 from ..base.joined_linear import JoinedLinear, frozen_parts
 from ..base.quantized_weight import is_cast_around, is_read_back
-from ..dora_magnitude import DORA_SCALE, axis_of, ratio, stretch_input, stretch_output
+from ..dora_magnitude import DORA_SCALE, axis_of, magnitude_ratio, stretch_input, stretch_output
 from ..dora_norm import CachedNorm
-from ..init.pissa_olora import first_pair, joined
+from ..init.pissa_olora import first_pair, joined_factors
 from ..kernels.adapter_kernel import AdapterKernel, Factors, Operands
 from ..kernels.convolution import Window, as_matrices
 from ..kernels.fused_linear import AugmentedWeight, augment
@@ -57,7 +64,7 @@ class FactorLayer(nn.Module, BaseTunerLayer):
 
     Attributes:
         kind: The equation.
-        function: Base and adapter in one function (`fuse`); None where there is only the plain one.
+        function: As `make_fused_function` makes it; None where there is only the plain form.
         drops: Whether a dropout is set, which works in training mode.
         strength: Multiplies the adapter's contribution; 0 leaves the base's output untouched.
         shared: The layers that are called with the same input as this one.
@@ -209,14 +216,14 @@ class FactorLayer(nn.Module, BaseTunerLayer):
         Of factors without numbers, on the meta device, it has the shapes.
         """
         tensors = {
-            name: whole(factor.detach(), self.layer_name).to(
+            name: gathered(factor.detach(), self.layer_name).to(
                 factor.device if factor.is_meta else "cpu", copy=True
             )
             for name, factor in self.equation_factors().items()
         }
         parts = 2 if self.frozen_factors() else 1
         rank, alpha = self.r[ADAPTER_NAME] * parts, self.adapter_alpha * parts
-        return LayerState(joined(tensors), alpha, rank, self.weight_shape[2:])
+        return LayerState(joined_factors(tensors), alpha, rank, self.weight_shape[2:])
 
     def operands_for(self, x: Tensor, factors: Mapping[str, Tensor]) -> Operands:
         """What the kernel takes of this layer's factors, where x is."""
@@ -252,7 +259,7 @@ class FactorLayer(nn.Module, BaseTunerLayer):
         """The output at strength 1 where rows or columns have a magnitude of their own."""
         axis = axis_of(magnitude)
         if magnitude.is_meta and not x.is_meta:
-            raise absent(self.layer_name)
+            raise absent_weight_error(self.layer_name)
         magnitude, norm = magnitude.to(x.device).flatten(), self.norm().to(x.device)
         if magnitude.requires_grad and not torch.compiler.is_compiling():
             magnitude.register_hook(self._norms.forget)
@@ -303,7 +310,7 @@ class FactorLayer(nn.Module, BaseTunerLayer):
         absent_part = any(cast("Tensor", part.weight).is_meta for part in parts)
         if absent_part and not (x.is_meta or is_watched(self.base_layer)):
             # torch would multiply with it all the same, into memory that nothing was written to.
-            raise absent(self.layer_name)
+            raise absent_weight_error(self.layer_name)
         y = self.base_layer(x, *args, **kwargs)
         if self.kind.multiplies and strength:
             bias = self._bias(y)
@@ -400,7 +407,9 @@ class FactorLayer(nn.Module, BaseTunerLayer):
                 return delta
             magnitude = factors[DORA_SCALE]
             weight = self.frozen_weight().to(magnitude.device, magnitude.dtype)
-            stretch = ratio(magnitude, self.norm().view(magnitude.shape).to(magnitude.device))
+            stretch = magnitude_ratio(
+                magnitude, self.norm().view(magnitude.shape).to(magnitude.device)
+            )
             return (weight + delta) * stretch - weight
 
     def check_mergeable(self, name: str) -> None:

@@ -16,7 +16,7 @@ from torch import Tensor
 from ...adapter_files.metadata import SETTINGS_KEY, kept_header, own_facts
 from ...adapter_files.names.key_map import KeyMap
 from ...adapter_files.write.write_adapter import layout_name, write_adapter
-from ...adapters.init.pissa_olora import joined
+from ...adapters.init.pissa_olora import joined_factors
 from ...config import RunConfig
 from ...errors import CheckpointError, InputError
 from ...families.graph_model_denoiser import GRAPH_MODEL
@@ -201,7 +201,9 @@ def _summed_state(
             if factor not in tensors:
                 tensors[factor] = newest.read(f"{ADAPTER}{layer}.{factor}")
         kernel = tuple(outline["kernel"])
-        layers[layer] = LayerState(joined(tensors), outline["alpha"], outline["rank"], kernel)
+        layers[layer] = LayerState(
+            joined_factors(tensors), outline["alpha"], outline["rank"], kernel
+        )
     settings = config.adapter.model_dump(mode="json")
     return AdapterState(config.adapter.kind, layers, settings)
 

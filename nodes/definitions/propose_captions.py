@@ -60,9 +60,9 @@ class ProposeCaptions(io.ComfyNode):
         texts: list[str],
         caption_extension: list[str] | None = None,
     ) -> io.NodeOutput:
-        from ..services.dataset_dialog.caption_proposals import single
+        from ..services.dataset_dialog.caption_proposals import single_value
         from ..services.dataset_dialog.routes import proposed
 
-        extension = single("caption_extension", caption_extension or [".txt"])
-        report = proposed(single("folder", folder), images, texts, extension)
+        extension = single_value("caption_extension", caption_extension or [".txt"])
+        report = proposed(single_value("folder", folder), images, texts, extension)
         return io.NodeOutput(report, ui={"text": [report]})

@@ -162,7 +162,7 @@ def answer(given):
         model = tiny_model(name)
     try:
         plan = quick.plan_run(quick.answers_of(given), model)
-        parts = quick.node_values(plan, quick.Connected(model, **connected))
+        parts = quick.as_node_values(plan, quick.Connected(model, **connected))
     except part("trainer_core.errors").TrainerError as error:
         return {"error": [error.found, error.expected, error.remedy]}
     prompt = part("nodes.definitions.full_graph").full_graph(plan)

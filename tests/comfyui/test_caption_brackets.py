@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from trainer_core.data.captions.bracket_weights import escaped, has_weights
+from trainer_core.data.captions.bracket_weights import escaped_brackets, has_weights
 
 pytestmark = pytest.mark.comfy
 PARTS = (*"()()\\: .1a[]{}", ":)", "C:\\x\\", "\U0001f600", "_(append)", r"\(", "((x))", "16:9")
@@ -14,7 +14,7 @@ def test_letters_stay_and_numbers_weigh(comfy_host, tmp_path):
     draw = random.Random(1)
     texts = ["".join(draw.choices(PARTS, k=draw.randrange(12))) for _ in range(3000)]
     texts += [f"{text} (red:0.5)" for text in texts[:500]]
-    both = [*texts, *map(escaped, texts)]
+    both = [*texts, *map(escaped_brackets, texts)]
     read = comfy_host.results("brackets_process.py", tmp_path, jobs=both)
     weighing = [has_weights(text) for text in both]
     # A pair without a number weighs 1.1, and a number of 1 weighs nothing.

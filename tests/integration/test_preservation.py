@@ -9,7 +9,7 @@ from integration.runs import run_config
 
 from tests.fixtures.combinations import some
 from trainer_core.config.defaults import resolved_length
-from trainer_core.data.cache.remove_unused import collect
+from trainer_core.data.cache.remove_unused import remove_unused
 from trainer_core.demo.run import dataset_folder
 from trainer_core.diffusion.flow import sample_euler
 from trainer_core.families.registry import get_family
@@ -101,10 +101,10 @@ def test_another_run_removes_nothing_that_is_held_to(tmp_path, cache):
     compute(plan, base)
     files = [each.entry.path for each in plan.trajectories]
     nothing = np.zeros((0, 32), np.uint8)
-    collect(tmp_path / "c", 0, nothing)
+    remove_unused(tmp_path / "c", 0, nothing)
     assert all(path.exists() for path in files)
     plan.mark.release()
-    collect(tmp_path / "c", 0, nothing)
+    remove_unused(tmp_path / "c", 0, nothing)
     assert not any(path.exists() for path in files)
 
 

@@ -14,7 +14,7 @@ from fixtures.races import race
 
 from trainer_core.errors import InputError
 from trainer_core.filesystem import storage
-from trainer_core.filesystem.storage import acquire, atomic_write, claim_without_links, holder
+from trainer_core.filesystem.storage import acquire, atomic_write, claim_without_links, lock_holder
 
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 ROOT = Path(__file__).resolve().parents[2]
@@ -141,11 +141,11 @@ def test_a_half_written_lock_binds_for_a_moment_and_not_for_ever(tmp_path, monke
     with monkeypatch.context() as patch:
         patch.setattr(storage, "_PATIENCE_SECONDS", math.inf)
         assert acquire(path) is None
-        assert holder(path) is not None
+        assert lock_holder(path) is not None
     os.utime(path, (1.0, 1.0))
-    assert holder(path) is None
+    assert lock_holder(path) is None
     with acquire(path) as lock:
-        assert holder(path) == lock.owner
+        assert lock_holder(path) == lock.owner
     assert not path.exists()
 
 
@@ -155,7 +155,7 @@ def test_the_lock_of_another_machine_is_never_taken(tmp_path):
     path.write_text(json.dumps(lock))
     os.utime(path, (1.0, 1.0))
     assert acquire(path) is None
-    assert holder(path).host == "elsewhere"
+    assert lock_holder(path).host == "elsewhere"
 
 
 def test_a_name_that_is_taken_is_told_also_without_links(tmp_path):

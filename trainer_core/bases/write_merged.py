@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError
-from ..filesystem.storage import atomic_write, flush_folder, move, storage_error, taken
+from ..filesystem.storage import atomic_write, flush_folder, move, name_taken_error, storage_error
 from ..filesystem.temporary import set_aside, temporary_beside
 from ..tensors.rounding import Loss, rounded
 from ..tensors.safetensors_writer import Outline, TensorInfo, rewrite_tensors, stream_tensors
@@ -239,5 +239,5 @@ def _name_folder(temporary: Path, target: Path, *, replace: bool) -> None:
         move(temporary, target)
     except OSError as error:
         if target.exists():
-            raise taken(target) from error
+            raise name_taken_error(target) from error
         raise

@@ -78,14 +78,14 @@ def show_report(report: Mapping[str, Any], *, as_json: bool, outcome: str = "") 
     if as_json:
         show_json({**report, "outcome": outcome} if outcome else report)
         return
-    show(format_yaml(in_short(plain(report))).rstrip("\n"))
+    show(format_yaml(in_short(as_json_values(report))).rstrip("\n"))
     if outcome:
         show(f"\n{outcome}")
 
 
 def show_json(value: Mapping[str, Any]) -> None:
     """Print one JSON object on one line."""
-    print(json.dumps(plain(value), allow_nan=False), flush=True)
+    print(json.dumps(as_json_values(value), allow_nan=False), flush=True)
 
 
 def show_error(error: TrainerError, *, as_json: bool) -> None:
@@ -113,12 +113,12 @@ def overwrite_line(text: str, stream: TextIO | None = None) -> None:
     print(f"\r{single_line(text)}\x1b[K", end="", file=stream or sys.stdout, flush=True)
 
 
-def plain(value: Any) -> Any:
+def as_json_values(value: Any) -> Any:
     """Turn a value into what JSON and YAML know; a number that is not finite becomes None."""
     if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
+        return {str(key): as_json_values(item) for key, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
-        return [plain(item) for item in value]
+        return [as_json_values(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, Path):

@@ -119,7 +119,7 @@ def _vram(config: RunConfig, buckets: Sequence[ReportedBucket], controls: int) -
     from ..offload.empty_base import empty_base
     from ..offload.machine import Machine
     from ..training.memory.memory_estimate import memory_estimate, run_simulation
-    from .memory_report import planned
+    from .memory_report import planned_memory
 
     base, device = empty_base(location, family), resolve_device(config.memory.device)
     least = int(location.variant in family.latents.filled)
@@ -132,7 +132,7 @@ def _vram(config: RunConfig, buckets: Sequence[ReportedBucket], controls: int) -
         images = [each.bucket] * (1 + max(controls, least))
         simulation = run_simulation(stepped, base, images, device)
         # The plan is made for the largest, and holds for all.
-        memory = memory or planned(simulation, base, device, Machine()).memory
+        memory = memory or planned_memory(simulation, base, device, Machine()).memory
         estimate = memory_estimate(base, simulation, memory)
         if "activations" in estimate:
             found[each.bucket] = estimate["total"]
@@ -229,7 +229,7 @@ def _counted(values: Any) -> dict[str, int]:
 
 
 def _spread(numbers: list[int]) -> dict[str, int] | None:
-    from ..data.report.caption_findings import spread
+    from ..data.report.caption_findings import length_spread
     from ..data.report.dataset_report import as_json
 
-    return as_json(spread(numbers))
+    return as_json(length_spread(numbers))

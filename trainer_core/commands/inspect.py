@@ -38,7 +38,7 @@ def inspect(arguments: Arguments) -> int:
     proof = prove_file(path, own.get("family"), base) if is_set(own, "prove") else None
     # A kind that only ComfyUI knows has a proof and no description.
     unread = proof is not None and proof.unread
-    report = {} if unread else describe(path, readably=not arguments.json)
+    report = {} if unread else describe_adapter(path, readably=not arguments.json)
     if arguments.json or is_set(own, "verbose"):
         if proof is not None:
             report["proof"] = proof_report(proof, whole=arguments.json)
@@ -48,7 +48,7 @@ def inspect(arguments: Arguments) -> int:
     return 0 if proof is None or proof.ok else 1
 
 
-def describe(path: Path, *, readably: bool) -> dict[str, Any]:
+def describe_adapter(path: Path, *, readably: bool) -> dict[str, Any]:
     """The facts of an adapter file.
 
     Args:

@@ -43,7 +43,7 @@ def memory_report(
     simulation = attempt("cache", lambda: run_step(config, base, controls, device))
     if simulation is None:
         return {}
-    choice = attempt("memory", lambda: planned(simulation, base, device, machine))
+    choice = attempt("memory", lambda: planned_memory(simulation, base, device, machine))
     if choice is None:
         return {}
     estimate = attempt("memory", lambda: memory_estimate(base, simulation, choice.memory))
@@ -53,7 +53,7 @@ def memory_report(
         "memory_estimate": {name: gibibytes(size) for name, size in estimate.items()}
     }
     if choice.plans:
-        report["memory_plans"] = table(choice)
+        report["memory_plans"] = memory_table(choice)
     free = {"device_memory": machine.free_memory(device), "ram": machine.free_ram()}
     report["memory_free"] = {name: gibibytes(size) for name, size in free.items()}
     return report
@@ -85,7 +85,7 @@ def run_step(
     return run_simulation(stepped, base, images, device, layers=layers)
 
 
-def planned(
+def planned_memory(
     simulation: StepSimulation, base: EmptyBase, device: torch.device, machine: Machine
 ) -> PlanChoice:
     """The plan that a run would take; where none is made, what its settings come to.
@@ -93,7 +93,7 @@ def planned(
     Raises:
         RunError: When none fits.
     """
-    from ..offload.choose_plan import unplanned
+    from ..offload.choose_plan import plan_of_settings
     from ..offload.machine import machine_budget
     from ..training.setup.plan_memory import choose_step_plan, leaves_no_choice
     from ..weights.loading import is_quantized
@@ -105,11 +105,11 @@ def planned(
         or is_quantized(base.location)
         or leaves_no_choice(memory, base, dtype, machine.free_memory(device))
     ):
-        return unplanned(memory)
+        return plan_of_settings(memory)
     return choose_step_plan(simulation, base, machine_budget(machine, device, dtype))
 
 
-def table(choice: PlanChoice) -> list[dict[str, Any]]:
+def memory_table(choice: PlanChoice) -> list[dict[str, Any]]:
     """The plan that is taken, and the next two."""
     from ..training.setup.plan_memory import plan_rows
 

@@ -70,7 +70,9 @@ def cut_share(size: tuple[int, int], bucket: Bucket, crop: Crop) -> float:
     return 0.0 if crop == "stretch" else 1.0 - min(across, down) / max(across, down)
 
 
-def moved(crop: Crop, focus: tuple[float, float] | None) -> tuple[Crop, tuple[float, float]]:
+def crop_and_focus(
+    crop: Crop, focus: tuple[float, float] | None
+) -> tuple[Crop, tuple[float, float]]:
     """Crop and focus for `kept_box` where a person may have moved what is kept."""
     return (crop, CENTER) if focus is None or crop == "stretch" else ("mask", focus)
 

@@ -24,7 +24,7 @@ def with_flips(
     """
     if not settings.flip:
         return tuple(planned), ()
-    pattern = forbidding(settings.flip_except)
+    pattern = forbidden_words_pattern(settings.flip_except)
     chosen: list[PlannedSample] = []
     kept: dict[str, str] = {}
     trained = [each for each in planned if not each.sample.validation]
@@ -40,7 +40,7 @@ def with_flips(
     return tuple(chosen), _notes(kept, len({each.sample.name for each in trained}))
 
 
-def forbidding(words: Sequence[str]) -> re.Pattern[str] | None:
+def forbidden_words_pattern(words: Sequence[str]) -> re.Pattern[str] | None:
     """An expression that finds the words, whole and in any case; None for no words.
 
     What parts words are all characters but letters and digits: of ``left_hand`` ``left`` is one.

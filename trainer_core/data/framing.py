@@ -13,7 +13,7 @@ from torch import Tensor
 from ..config import DatasetSection
 from ..errors import DatasetError
 from ..types import ANY_CLIPS, Bucket, ClipPart, FrameGrid, Sample
-from .crop import CENTER, Crop, fit_to_bucket, moved
+from .crop import CENTER, Crop, crop_and_focus, fit_to_bucket
 from .masks import (
     VERSION,
     center_of_mass,
@@ -81,7 +81,7 @@ class Framing:
             DatasetError: When the mask decides and cannot be read.
         """
         if self.crop != "mask" or self.focus is not None:
-            return fit_to_bucket(image, bucket, *moved(self.crop, self.focus))
+            return fit_to_bucket(image, bucket, *crop_and_focus(self.crop, self.focus))
         if self.mask is None or not same_shape(image.size, self.mask.size):
             return fit_to_bucket(image, bucket)
         return fit_to_bucket(image, bucket, "mask", center_of_mass(self.mask.read(animated)))
@@ -137,7 +137,7 @@ def crop_of(sample: Sample, settings: DatasetSection) -> tuple[Crop, tuple[float
     The mask is decoded where ``dataset.crop`` is mask; one that cannot be read decides nothing.
     """
     if settings.crop != "mask" or sample.mask is None or sample.focus is not None:
-        return moved(settings.crop, sample.focus)
+        return crop_and_focus(settings.crop, sample.focus)
     size = sample.width, sample.height
     transparency = sample.mask == sample.image
     source = MaskSource(sample.mask, "", size, transparency, settings.mask.invert)

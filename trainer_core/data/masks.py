@@ -22,7 +22,7 @@ from ..config.folders import MaskSection
 from ..errors import DatasetError
 from ..types import Bucket, ClipPart, Sample
 from .clips import read_frames
-from .crop import CENTER, Crop, kept_box, moved
+from .crop import CENTER, Crop, crop_and_focus, kept_box
 from .image import open_mask
 
 VERSION = 1
@@ -121,7 +121,7 @@ def fit_mask(
     """
     if crop == "mask":
         focus = focus or center_of_mass(mask)
-    left, top, right, bottom = kept_box(size, bucket, *moved(crop, focus))
+    left, top, right, bottom = kept_box(size, bucket, *crop_and_focus(crop, focus))
     across, down = mask.width / size[0], mask.height / size[1]
     box = left * across, top * down, right * across, bottom * down
     # Unlike the image's filter it never goes beyond black and white.

@@ -43,7 +43,7 @@ def velocity_target(latents: Tensor, noise: Tensor) -> Tensor:
     return noise - latents
 
 
-def spread(weights: Tensor, latents: Tensor) -> Tensor:
+def spread_over_frames(weights: Tensor, latents: Tensor) -> Tensor:
     """Shape weights `[B, 1, h, w]` so that they multiply latents with frames as well."""
     frames = latents.ndim - weights.ndim
     return weights.float().unflatten(1, [1] * (1 + frames))

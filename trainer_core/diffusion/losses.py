@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .flow import spread
+from .flow import spread_over_frames
 
 Cost = Callable[[Tensor], Tensor]
 """Errors in float32 to what each of them costs, of the same shape."""
@@ -107,5 +107,5 @@ def _errors(prediction: Tensor, target: Tensor) -> Tensor:
 def _mean(cost: Cost, errors: Tensor, weights: Tensor | None) -> Tensor:
     costs = cost(errors)
     if weights is not None:
-        costs = costs * spread(weights, costs)
+        costs = costs * spread_over_frames(weights, costs)
     return costs.flatten(1).mean(1)

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from .flow import spread
+from .flow import spread_over_frames
 
 _CLIP, _SOUND = "streams.clip", "streams.sound"
 
@@ -59,7 +59,11 @@ def stream_weights(clip: Tensor, sound: Tensor, masks: Tensor | None, factors: T
         `[B, 1, N]`, float32. The mean over all numbers is the weighted mean over those of the clip
         plus the factor times that over those of the sound.
     """
-    own = torch.ones(clip.shape) if masks is None else spread(masks, clip).expand(clip.shape)
+    own = (
+        torch.ones(clip.shape)
+        if masks is None
+        else spread_over_frames(masks, clip).expand(clip.shape)
+    )
     of_clip, of_sound = clip[0].numel(), sound[0].numel()
     count = of_clip + of_sound
     heard = (factors * (count / of_sound)).reshape(-1, 1, 1, 1).expand(sound.shape)

@@ -99,7 +99,7 @@ def _claim_or_refuse(path: Path, target: Path) -> None:
     try:
         claim(path, target)
     except FileExistsError as error:
-        raise taken(target) from error
+        raise name_taken_error(target) from error
 
 
 def claim(path: Path, target: Path) -> None:
@@ -136,7 +136,7 @@ def claim_without_links(path: Path, target: Path) -> None:
     move(path, target)
 
 
-def taken(path: Path) -> InputError:
+def name_taken_error(path: Path) -> InputError:
     """An error for a name that got its file while another was being written for it."""
     return InputError(
         f"{path} has come into being in the meantime",
@@ -290,7 +290,7 @@ def acquire(path: Path) -> Lock | None:
     return Lock(path, owner) if taken else None
 
 
-def holder(path: Path) -> Owner | None:
+def lock_holder(path: Path) -> Owner | None:
     """Who holds a lock; None where nobody does who lives."""
     content = _content(path)
     if content is None or not _binds(path, content):
@@ -298,7 +298,7 @@ def holder(path: Path) -> Owner | None:
     return parse_owner(content) or Owner("unknown", 0, None, None)
 
 
-def record(owner: Owner) -> dict[str, Any]:
+def owner_record(owner: Owner) -> dict[str, Any]:
     """An owner as JSON values, under the names that lock files and ``run.json`` have for it."""
     return {"host": owner.host, "pid": owner.pid, "process_started": owner.started}
 
@@ -362,7 +362,7 @@ def _content(path: Path) -> bytes | None:
 
 def owner_text(owner: Owner) -> str:
     """An owner as the JSON text that locks, claims and tables have."""
-    return json.dumps({**record(owner), "token": owner.token})
+    return json.dumps({**owner_record(owner), "token": owner.token})
 
 
 def parse_owner(content: bytes) -> Owner | None:

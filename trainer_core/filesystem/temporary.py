@@ -81,7 +81,7 @@ def _owned(kind: str, target: Path, ending: str) -> Iterator[Path]:
     name = target.name
     if kind != _ASIDE:
         name = os.fsencode(name)[:_NAME_BYTES].decode("utf-8", "ignore")
-    name = f"{kind}{mark(owner.host)}-{owner.pid}-{started}-{owner.token}-{name}{ending}"
+    name = f"{kind}{machine_mark(owner.host)}-{owner.pid}-{started}-{owner.token}-{name}{ending}"
     try:
         yield target.parent / name
     finally:
@@ -209,7 +209,7 @@ class Owner:
     """A process, and one thing of those that it owns.
 
     Attributes:
-        host: Name of its machine, or that name's `mark`.
+        host: Name of its machine, or that name's `machine_mark`.
         pid: Its number.
         started: Its start in seconds since the epoch; None where it could not be known.
         token: Names what is owned; None in what other versions wrote.
@@ -223,7 +223,7 @@ class Owner:
     @property
     def is_here(self) -> bool:
         """Whether it is a process of this machine."""
-        return self.host in (socket.gethostname(), mark(socket.gethostname()))
+        return self.host in (socket.gethostname(), machine_mark(socket.gethostname()))
 
     def is_alive(self) -> bool:
         """Whether the owner still holds it.
@@ -255,7 +255,7 @@ def new_owner() -> Owner:
     return Owner(socket.gethostname(), pid, process_started(pid), token)
 
 
-def mark(host: str) -> str:
+def machine_mark(host: str) -> str:
     """Eight digits that tell machines apart in the name of a file."""
     return hashlib.sha256(host.encode("utf-8", "surrogatepass")).hexdigest()[:8]
 

@@ -69,7 +69,7 @@ SizesOf = Callable[[Mapping[str, KeptFormat]], StepSizes]
 """Gives what a step needs in some formats, in the same order."""
 
 
-def unplanned(memory: MemorySection, held: str | None = None) -> PlanChoice:
+def plan_of_settings(memory: MemorySection, held: str | None = None) -> PlanChoice:
     """Take the settings as they stand: what is open is dense, and on the device.
 
     Args:
@@ -244,7 +244,9 @@ the base's weights comes last."""
 def _too_large(sizes: StepSizes, settings: MemorySection, budget: Budget) -> RunError:
     """Say what would fit: the fewest settings that have to change, and to what."""
     smallest = _smallest(sizes, settings, budget)
-    needs = "no plan" if smallest is None else f"the smallest plan, {describe(smallest)}, needs"
+    needs = (
+        "no plan" if smallest is None else f"the smallest plan, {plan_in_words(smallest)}, needs"
+    )
     found = f"{needs} {_lacking(smallest, budget)}, with the memory settings of the run file"
     changed = [{name: value} for name, value in _FREE.items()]
     for change in (*changed, dict(_FREE)):
@@ -253,7 +255,7 @@ def _too_large(sizes: StepSizes, settings: MemorySection, budget: Budget) -> Run
         if fitting:
             best = min(fitting, key=lambda plan: _order(plan, settings.plan))
             values = [f"memory.{name} to {format_value(getattr(best, name))}" for name in change]
-            remedy = f"Set {', '.join(values)}: {describe(best)}."
+            remedy = f"Set {', '.join(values)}: {plan_in_words(best)}."
             return RunError(found, "a plan that fits", remedy)
     least = _smallest(sizes, settings.model_copy(update=_FREE), budget)
     more = "" if least is None else f" (at the least {_lacking(least, budget)})"
@@ -291,7 +293,7 @@ def _lacking(plan: MemoryPlan | None, budget: Budget) -> str:
     return " and ".join(parts) or f"{gibibytes(plan.device)} of VRAM"
 
 
-def describe(plan: MemoryPlan) -> str:
+def plan_in_words(plan: MemoryPlan) -> str:
     """A plan in a few words."""
     swap = f"{plan.blocks_to_swap} blocks swapped" if plan.blocks_to_swap else "nothing swapped"
     where = "" if plan.master == "none" else f" ({plan.master})"

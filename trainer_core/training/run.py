@@ -42,7 +42,7 @@ from .checkpoints.checkpoint import require_newest
 from .checkpoints.longer_run import SCHEDULE
 from .checkpoints.run_folder import ASKED, RunFolder, create_version, open_version
 from .checkpoints.settings_changes import compared_settings, recorded_changes
-from .memory.device_errors import explained
+from .memory.device_errors import explain_device_errors
 from .observer import Noted, Observer, RunCancelledError, RunFinished, RunStarted, SilentObserver
 from .prepare.encode_dataset import Prepared, content_hashes, prepare
 from .recorder import Recorder, run_header
@@ -91,7 +91,9 @@ def train(
     processes = processes or SingleProcess(resolve_device(config.memory.device))
     embedded = config.base.path == "embedded"
     with (
-        explained("the run"),  # also when it begins and ends: a GPU that has stopped refuses all
+        explain_device_errors(
+            "the run"
+        ),  # also when it begins and ends: a GPU that has stopped refuses all
         borrowed_threads(config.memory, embedded=embedded),
         made_current(processes.device),
         borrowed_random_state(processes.device),

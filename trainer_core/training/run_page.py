@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..data.report.html_document import document, escaped, tiles
+from ..data.report.html_document import document, html_text, tiles
 from ..data.report.image_fingerprints import file_bytes, small_image
 from ..data.report.thumbnails import embedded
 from ..errors import DatasetError, InputError
@@ -54,7 +54,7 @@ def run_page(version: Path) -> str:
     name = f"{version.parent.name}/{version.name}"
     parts = [
         '<p class="over">Run of Adapter Trainer</p>',
-        f"<h1><bdi>{escaped(name, 120)}</bdi></h1>",
+        f"<h1><bdi>{html_text(name, 120)}</bdi></h1>",
         *_verdict(record),
         *_tiles(record, steps),
         *_curve(steps),
@@ -62,13 +62,13 @@ def run_page(version: Path) -> str:
         *_settings(version / RUN_FILE),
         *_versions(record),
     ]
-    return document(f"{escaped(name, 120)}: run", parts, _STYLE)
+    return document(f"{html_text(name, 120)}: run", parts, _STYLE)
 
 
 def _verdict(record: Mapping[str, Any]) -> Iterator[str]:
     status = str(record.get("status", "unknown"))
     tone = {"done": "good", "failed": "error"}.get(status, "warning")
-    yield f'<p class="verdict {tone}">{escaped(status, 40).capitalize()}</p>'
+    yield f'<p class="verdict {tone}">{html_text(status, 40).capitalize()}</p>'
 
 
 def _tiles(record: Mapping[str, Any], steps: Sequence[StepResult]) -> Iterator[str]:
@@ -159,13 +159,13 @@ def _settings(file: Path) -> Iterator[str]:
     except InputError:
         return
     yield "<h2>Settings</h2>"
-    yield f'<pre class="card">{"<br>".join(escaped(each) for each in lines)}</pre>'
+    yield f'<pre class="card">{"<br>".join(html_text(each) for each in lines)}</pre>'
 
 
 def _versions(record: Mapping[str, Any]) -> Iterator[str]:
     versions = record.get("versions")
     if isinstance(versions, Mapping):
         text = ", ".join(
-            f"{escaped(str(k), 40)} {escaped(str(v), 40)}" for k, v in versions.items()
+            f"{html_text(str(k), 40)} {html_text(str(v), 40)}" for k, v in versions.items()
         )
         yield f'<p class="soft">{text}</p>'

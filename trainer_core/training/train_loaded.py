@@ -12,7 +12,7 @@ from ..config.optimizer import FINDS_ITS_RATE
 from ..errors import RESUME
 from ..filesystem.file_names import IMAGE_EXTENSIONS
 from ..offload.block_selection import repeated_blocks
-from .memory.device_errors import explained
+from .memory.device_errors import explain_device_errors
 from .memory.out_of_memory import MemoryManager, SmallerStep
 from .metrics.adapter_norms import AdapterNorms
 from .metrics.advice import Course
@@ -36,7 +36,7 @@ from .step.token_routing import TokenRouting
 from .trainer import Trainer
 
 
-@explained("an update of the adapter, or what is saved", f"Go on with {RESUME}.")
+@explain_device_errors("an update of the adapter, or what is saved", f"Go on with {RESUME}.")
 def train_loaded(run: Loaded, recorder: Recorder | None) -> tuple[str, int]:
     """Train a loaded run to its end.
 

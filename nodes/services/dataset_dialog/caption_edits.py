@@ -56,7 +56,7 @@ class Caption(NamedTuple):
         return ABSENT if self.text is None else hashlib.sha256(self.text.encode()).hexdigest()
 
 
-def read(image: Path, extension: str, within: AllowedFolders) -> Caption:
+def caption_at(image: Path, extension: str, within: AllowedFolders) -> Caption:
     """The caption of an image, whose file has the extension and really has to lie in `within`.
 
     Raises:
@@ -97,10 +97,10 @@ class Edits:
             InputError: When the file is another than the one that was read, or the text no text.
             StorageError: When it cannot be written.
         """
-        text = plain(text)
+        text = caption_text(text)
         with _LOCK:
             self._within.require(image, "image")
-            now = read(image, extension, self._within)
+            now = caption_at(image, extension, self._within)
             if now.token != token:
                 raise InputError(
                     f"{now.file.name} was changed by another program since it was shown here",
@@ -127,13 +127,13 @@ class Edits:
             for image in images:
                 self._within.require(image, "image")
                 try:
-                    now = read(image, extension, self._within)
+                    now = caption_at(image, extension, self._within)
                 except DatasetError:
                     unread += 1
                     continue
                 if now.file.suffix == ".json":
                     unread += 1
-                elif (text := plain(change(image, now))) != (now.text or ""):
+                elif (text := caption_text(change(image, now))) != (now.text or ""):
                     changes.append((now, text))
             if changes:
                 self._note(self._noted(), *changes)
@@ -142,17 +142,17 @@ class Edits:
             return len(changes), unread
 
     def choose(self, image: Path, choice: Mapping[str, Any]) -> None:
-        """Leave an image out, or keep another part of it; `chosen` takes such a choice.
+        """Leave an image out, or keep another part of it; `changed_choices` takes such a choice.
 
         Raises:
             DatasetError: When the choice is none, or those before it cannot be read.
             StorageError: When it cannot be written.
         """
-        from ....trainer_core.data.sources.image_choices import FILE, chosen
+        from ....trainer_core.data.sources.image_choices import FILE, changed_choices
 
         with _LOCK:
             name, file = image.relative_to(self._folder).as_posix(), self._folder / FILE
-            now, text = Caption(file, _text_of(file)), chosen(self._folder, name, choice)
+            now, text = Caption(file, _text_of(file)), changed_choices(self._folder, name, choice)
             if text == now.text:
                 return
             if now.text != _UNREADABLE:
@@ -320,7 +320,7 @@ def _replaced(before: str, find: str, text: str) -> str:
     return before.replace(find, text)
 
 
-def plain(text: str) -> str:
+def caption_text(text: str) -> str:
     """A text as a caption file holds it; `InputError` where it is too long, or no text."""
     from ....trainer_core.data.sources.caption_files import LARGEST_CAPTION
 

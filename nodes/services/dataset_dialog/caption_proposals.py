@@ -112,11 +112,11 @@ def propose(
     within, found, strange = AllowedFolders([folder]), dict[str, Proposal](), 0
     matches = _Files([each for each in paths if within.holds(each)])
     for frame, text in zip(frames, texts, strict=True):
-        caption = caption_edits.plain(str(text))
+        caption = caption_edits.caption_text(str(text))
         same = matches.like(frame) if caption else []
         strange += not same
         for path in same:
-            token = caption_edits.read(path, extension, within).token
+            token = caption_edits.caption_at(path, extension, within).token
             found[path.relative_to(folder).as_posix()] = Proposal(caption, token)
     if not found:
         raise InputError(
@@ -129,7 +129,7 @@ def propose(
     return f"{len(found)} captions are proposed.{rest} Click an image of the dataset to take them."
 
 
-def taken(folder: Path, proposals: Mapping[str, Proposal]) -> caption_edits.Change:
+def taken_proposals(folder: Path, proposals: Mapping[str, Proposal]) -> caption_edits.Change:
     """Each image's proposal, unless its caption is another than when it was proposed."""
 
     def change(image: Path, now: caption_edits.Caption) -> str:
@@ -141,7 +141,7 @@ def taken(folder: Path, proposals: Mapping[str, Proposal]) -> caption_edits.Chan
     return change
 
 
-def single(name: str, values: Sequence[str]) -> str:
+def single_value(name: str, values: Sequence[str]) -> str:
     """The value of an input that all images share; a link may bring a list.
 
     Raises:

@@ -15,7 +15,7 @@ from ...host.folders import folder_stamp
 from ...host.served_files import image_file
 from . import caption_edits
 from . import report as dataset_report
-from .caption_proposals import Proposal, Proposals, propose, taken
+from .caption_proposals import Proposal, Proposals, propose, taken_proposals
 from .upload import DROPS
 
 if TYPE_CHECKING:
@@ -96,7 +96,10 @@ def _image(query: _Query, body: bytes) -> Any:
 
 def _caption(query: _Query, body: bytes) -> Any:
     image, within = _named_image(query), comfy_host.allowed_folders()
-    caption, proposals = caption_edits.read(image, _extension(query), within), _proposals(query)
+    caption, proposals = (
+        caption_edits.caption_at(image, _extension(query), within),
+        _proposals(query),
+    )
     return {**_told(caption), **_proposed(query, proposals, caption.text)}
 
 
@@ -139,7 +142,7 @@ def _write(query: _Query, body: bytes) -> Any:
     if proposals is None:
         change = caption_edits.change_of(way, request.get("text"), request.get("find"))
     else:
-        change = taken(folder, proposals)
+        change = taken_proposals(folder, proposals)
     report, edits = _report_of(folder, query), _edits(folder)
     if report.listed:
         raise InputError(
@@ -172,7 +175,7 @@ def _tags(query: _Query, body: bytes) -> Any:
     counts: Counter[str] = Counter()
     for item in _report_of(folder, query).items:
         with contextlib.suppress(TrainerError):
-            caption = caption_edits.read(folder / item["name"], _extension(query), within)
+            caption = caption_edits.caption_at(folder / item["name"], _extension(query), within)
             counts.update(set(caption_edits.tags_of(caption.text or "")))
     found = [each for each in counts.most_common() if len(each[0]) <= _LONGEST_NAME]
     return {"tags": [list(each) for each in found[:_MOST_TAGS]]}
@@ -181,7 +184,7 @@ def _tags(query: _Query, body: bytes) -> Any:
 def _alike(query: _Query, body: bytes) -> Any:
     """Images that look alike: places of each group, in the order of the images."""
     from ....trainer_core.data.clips import is_clip
-    from ....trainer_core.data.report.duplicates import alike
+    from ....trainer_core.data.report.duplicates import near_duplicates
     from ....trainer_core.data.report.image_fingerprints import look_at_images
 
     folder = comfy_host.dataset_path(query["folder"])
@@ -190,7 +193,7 @@ def _alike(query: _Query, body: bytes) -> Any:
     looks = look_at_images(
         [folder / items[at]["name"] for at in places], comfy_host.output_folder() / "cache"
     )
-    return {"groups": [[places[at] for at in group] for group in alike(looks.looks)]}
+    return {"groups": [[places[at] for at in group] for group in near_duplicates(looks.looks)]}
 
 
 def _choose(query: _Query, body: bytes) -> Any:

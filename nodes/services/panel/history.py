@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from ....trainer_core.config.reading import load_config
 from ....trainer_core.errors import InputError
-from ....trainer_core.filesystem.storage import holder
+from ....trainer_core.filesystem.storage import lock_holder
 from ....trainer_core.filesystem.text_files import (
     parse_json,
     read_lines,
@@ -140,7 +140,7 @@ def read_ending(folder: Path) -> Ending:
     except (ValueError, TypeError, LookupError, OverflowError) as error:
         raise _refused(f"{type(error).__name__}: {error}") from error
     if status == "running":
-        status = "running" if holder(folder / LOCK) else "lost"
+        status = "running" if lock_holder(folder / LOCK) else "lost"
     elif status == "done" and step < steps:
         status = "stopped"
     known = status in {"done", "stopped", "cancelled", "failed", "running"}

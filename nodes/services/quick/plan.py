@@ -227,14 +227,14 @@ def plan_run(answers: Answers, model: Any = None, *, complete: bool = True) -> Q
 
 def _texts(word: str, samples: Sequence[Sample], *, embedded: bool) -> list[str]:
     """Captions as prompts: a CLIP of the graph reads brackets of a prompt as weights."""
-    from ....trainer_core.data.captions.bracket_weights import escaped
+    from ....trainer_core.data.captions.bracket_weights import escaped_brackets
     from ....trainer_core.data.captions.rules import with_trigger
 
     texts = [with_trigger(word, each.caption) for each in samples if each.caption]
-    return texts if embedded else list(map(escaped, texts))
+    return texts if embedded else list(map(escaped_brackets, texts))
 
 
-def node_values(plan: QuickPlan, connected: Connected) -> NodeValues:
+def as_node_values(plan: QuickPlan, connected: Connected) -> NodeValues:
     """A plan in the parts that graph_run takes, with the MODEL that it borrows.
 
     Raises:

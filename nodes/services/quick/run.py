@@ -8,7 +8,7 @@ from ....trainer_core.errors import TrainerError
 from ..graph_run import encode, run_training
 from ..panel.run_observer import NodeObserver
 from ..socket_values import RunHandle
-from .plan import Answers, Connected, node_values, plan_run, require_encoders
+from .plan import Answers, Connected, as_node_values, plan_run, require_encoders
 
 
 def run_quick(
@@ -26,7 +26,7 @@ def run_quick(
     """
     clip, vae = connected.clip, connected.vae
     plan = plan_run(answers, connected.model)
-    parts = node_values(plan, connected)
+    parts = as_node_values(plan, connected)
     require_encoders(parts.base, clip, vae)
     steps = int(plan.values.get("training.steps") or 0)
     observer = NodeObserver(

@@ -3,7 +3,7 @@
 import pytest
 
 from trainer_core.config import DatasetSection
-from trainer_core.data.captions.bracket_weights import escaped, has_weights
+from trainer_core.data.captions.bracket_weights import escaped_brackets, has_weights
 from trainer_core.data.report.caption_findings import bracket_findings
 from trainer_core.types import Sample
 
@@ -27,8 +27,8 @@ CASES = [
 
 @pytest.mark.parametrize(("caption", "written", "weighs"), CASES)
 def test_brackets_become_letters_and_numbers_stay_weights(caption, written, weighs):
-    assert escaped(caption) == written
-    assert escaped(written) == written
+    assert escaped_brackets(caption) == written
+    assert escaped_brackets(written) == written
     assert has_weights(written) == weighs
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.fixtures.cache_world import same
 from tests.fixtures.counted_calls import counted_calls
-from trainer_core.data.cache.remove_unused import collect
+from trainer_core.data.cache.remove_unused import remove_unused
 from trainer_core.data.cache.work_claims import Claims
 from trainer_core.errors import StorageError
 from trainer_core.filesystem.record_table import RecordTable
@@ -41,7 +41,7 @@ def test_a_pipe_where_a_file_should_be_keeps_nobody_waiting(world, name):
     assert again.encoded == 0
     again.mark.release()
     with contextlib.suppress(StorageError):
-        assert collect(world.cache, 10**9, NOTHING) is not None
+        assert remove_unused(world.cache, 10**9, NOTHING) is not None
 
 
 def test_a_claim_of_another_machine_is_waited_for_and_not_for_ever(tmp_path):

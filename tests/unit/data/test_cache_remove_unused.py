@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from trainer_core.data.cache.item_columns import hex_keys
-from trainer_core.data.cache.remove_unused import Collected, collect
+from trainer_core.data.cache.remove_unused import Collected, remove_unused
 
 NOTHING = np.zeros((0, 32), np.uint8)
 
@@ -41,19 +41,19 @@ def total(world) -> int:
 
 def test_what_was_unused_for_longest_goes_first(world, three):
     size = total(world)
-    done = collect(world.cache, size - 1, NOTHING)
+    done = remove_unused(world.cache, size - 1, NOTHING)
     assert done.removed == 1
     assert done.kept == size - done.freed == total(world)
     oldest = three.items[2]
     assert not (oldest.latents.path.exists() and oldest.text.path.exists())
-    assert collect(world.cache, size, NOTHING) == Collected(0, 0, done.kept, 0, size, False)
-    assert collect(world.cache, 0, NOTHING).kept == 0
+    assert remove_unused(world.cache, size, NOTHING) == Collected(0, 0, done.kept, 0, size, False)
+    assert remove_unused(world.cache, 0, NOTHING).kept == 0
     assert there(three) == [False, False, False]
 
 
 def test_what_is_needed_stays(world, three):
     needed = hex_keys(entry.key for entry in three.items[2].entries)
-    done = collect(world.cache, 0, needed)
+    done = remove_unused(world.cache, 0, needed)
     assert there(three) == [False, False, True]
     assert done.kept == done.needed == total(world) > 0
     assert "more than cache.max_gb=0" in str(done)
@@ -64,7 +64,7 @@ def test_what_a_manifest_names_stays(world, three, damage):
     item = three.items[1]
     text = "".join(entry.key for entry in item.entries)
     (world.cache / "run-0.cache.json").write_text(f'{damage}{{"samples": {{"keys": "{text}"}}}}')
-    collect(world.cache, 0, NOTHING)
+    remove_unused(world.cache, 0, NOTHING)
     assert there(three) == [False, True, False]
     assert item.text.path.exists()
 
@@ -82,9 +82,9 @@ def test_what_a_process_at_work_uses_stays_until_it_ends(world, three):
     command = [sys.executable, "-c", code, str(world.cache), *keys]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as user:
         assert user.stdout.readline() == "ready\n"
-        collect(world.cache, 0, NOTHING)
+        remove_unused(world.cache, 0, NOTHING)
         assert there(three) == [False, False, True]
         user.kill()
-    collect(world.cache, 0, NOTHING)
+    remove_unused(world.cache, 0, NOTHING)
     assert there(three) == [False, False, False]
     assert not list((world.cache / "uses").glob("*"))

@@ -10,7 +10,7 @@ from trainer_core.data.base_requirements import require_endpoints
 from trainer_core.data.cache.cache_file import make_entry
 from trainer_core.data.cache.entry_keys import SizedImage
 from trainer_core.data.clips import read_frames
-from trainer_core.data.crop import fit_to_bucket, moved
+from trainer_core.data.crop import crop_and_focus, fit_to_bucket
 from trainer_core.data.file_memory import FileMemory
 from trainer_core.data.image import to_pixels
 from trainer_core.data.load_batch import make_batch
@@ -68,7 +68,7 @@ def test_the_key_of_a_clip_has_all_that_it_is_made_from(change):
 
 def expected(world, name, part, flipped=False, focus=None):
     """What the encoders make of a clip whose frames are cut alike, one by one."""
-    crop = moved("center", focus)
+    crop = crop_and_focus("center", focus)
     frames = [
         fit_to_bucket(image, Bucket(64, 64), *crop)
         for image in read_frames(world.data / name, part)

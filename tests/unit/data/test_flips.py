@@ -7,13 +7,13 @@ import pytest
 
 from tests.fixtures.tables import table
 from trainer_core.config import DatasetSection
-from trainer_core.data.flips import forbidding, forbidding_word, with_flips
+from trainer_core.data.flips import forbidden_words_pattern, forbidding_word, with_flips
 from trainer_core.types import Bucket, PlannedSample, Sample
 
 
 @pytest.mark.parametrize(("words", "captions", "found"), table(__file__, "words_that_forbid"))
 def test_words_forbid_whole_and_in_any_case(words, captions, found):
-    assert forbidding_word(captions, forbidding(words)) == found
+    assert forbidding_word(captions, forbidden_words_pattern(words)) == found
 
 
 def planned(name, caption, *more):

@@ -13,7 +13,7 @@ from trainer_core.data.crop import fit_to_bucket, kept_box
 from trainer_core.data.framing import crop_of
 from trainer_core.data.image import open_image, to_pixels
 from trainer_core.data.masks import fit_mask, pool_mask
-from trainer_core.data.sources.image_choices import FILE, chosen, read_choices
+from trainer_core.data.sources.image_choices import FILE, changed_choices, read_choices
 from trainer_core.data.sources.scan_folder import scan
 from trainer_core.errors import DatasetError
 from trainer_core.filesystem.allowed_folders import AllowedFolders
@@ -22,7 +22,7 @@ CORNER = (0.1, 0.9)
 
 
 def choose(folder, name, given):
-    (folder / FILE).write_text(chosen(folder, name, given))
+    (folder / FILE).write_text(changed_choices(folder, name, given))
 
 
 def flat(folder, paint):

@@ -7,8 +7,8 @@ from PIL import Image
 from trainer_core.data.report.duplicates import (
     MOST_BITS,
     MOST_GREY,
-    alike,
     look_hashes,
+    near_duplicates,
     near_pairs,
 )
 
@@ -72,6 +72,6 @@ def test_groups_are_those_of_brute_force():
         for top in set(group)
         if group.count(top) > 1
     }
-    found = {tuple(each) for each in alike(looks)}
+    found = {tuple(each) for each in near_duplicates(looks)}
     assert found == expected
     assert len(found) > 30

@@ -25,7 +25,7 @@ def edits(caption_edits, folder, tmp_path):
 
 
 def token(caption_edits, allowed, image):
-    return caption_edits.read(image, TXT, allowed([image.parent])).token
+    return caption_edits.caption_at(image, TXT, allowed([image.parent])).token
 
 
 def edit(caption_edits, allowed, edits, image, text):
@@ -115,7 +115,7 @@ def test_links_are_neither_read_nor_written(caption_edits, allowed, edits, folde
     Image.new("RGB", (8, 8)).save(tmp_path / "x.png")
     for image in (folder / "a.png", folder / "out" / "x.png"):
         with pytest.raises(Exception, match="link"):
-            caption_edits.read(image, TXT, allowed([folder])) and edits.save(
+            caption_edits.caption_at(image, TXT, allowed([folder])) and edits.save(
                 image, TXT, "x", caption_edits.ABSENT
             )
     assert secret.read_text() == "secret"
@@ -130,11 +130,11 @@ def test_what_is_no_caption_is_refused(caption_edits, edits, folder, text):
 
 def test_the_file_is_found_as_the_trainer_finds_it(caption_edits, allowed, folder):
     (folder / "é.TXT").write_text("accent")
-    found = caption_edits.read(folder / "e\u0301.png", TXT, allowed([folder]))
+    found = caption_edits.caption_at(folder / "e\u0301.png", TXT, allowed([folder]))
     assert (found.text, found.file.name) == ("accent", "é.TXT")
     (folder / "in" / "b.caption").write_text("beside")
     (folder / "in" / "b.json").write_text('"json"')
-    found = caption_edits.read(folder / "in" / "b.png", TXT, allowed([folder]))
+    found = caption_edits.caption_at(folder / "in" / "b.png", TXT, allowed([folder]))
     assert (found.text, found.file.name) == ("beside", "b.caption")
 
 

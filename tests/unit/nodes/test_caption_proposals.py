@@ -103,14 +103,14 @@ def test_a_caption_that_was_edited_or_emptied_since_stays(
     image = tmp_path / "a.png"
     then, own = (caption_edits.Caption(image.with_suffix(TXT), text) for text in (before, now))
     proposals = {"a.png": caption_proposals.Proposal("new", then.token)}
-    assert caption_proposals.taken(tmp_path, proposals)(image, own) == becomes
+    assert caption_proposals.taken_proposals(tmp_path, proposals)(image, own) == becomes
 
 
 def test_a_list_for_what_all_images_share_is_refused(caption_proposals, errors):
-    assert caption_proposals.single("caption_extension", [".txt", ".txt"]) == ".txt"
+    assert caption_proposals.single_value("caption_extension", [".txt", ".txt"]) == ".txt"
     for values in ([], [".txt", ".caption"]):
         with pytest.raises(errors.InputError, match="values for caption_extension"):
-            caption_proposals.single("caption_extension", values)
+            caption_proposals.single_value("caption_extension", values)
 
 
 @pytest.mark.parametrize("content", ["", "[1]", '{"captions": 3}', '{"captions": [[1]]}'])

@@ -18,7 +18,7 @@ from trainer_core.training.checkpoints.checkpoint import (
     read_whole_checkpoint,
     require_newest,
     save_checkpoint,
-    surplus,
+    surplus_checkpoints,
 )
 from trainer_core.training.checkpoints.checkpoint_clock import CheckpointClock
 from trainer_core.training.checkpoints.ema import FactorAverages
@@ -233,7 +233,7 @@ def test_several_damaged_ones_are_passed_over_and_each_is_told_until_all_are(che
     ],
 )
 def test_the_newest_the_multiples_and_the_spared_stay(steps, keep, every, spared, expected):
-    assert surplus(steps, keep, every, spared) == expected
+    assert surplus_checkpoints(steps, keep, every, spared) == expected
 
 
 def test_the_clock_asks_when_the_last_checkpoint_is_old_enough():

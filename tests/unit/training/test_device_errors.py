@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from trainer_core.errors import RESUME, RunError
-from trainer_core.training.memory.device_errors import explained
+from trainer_core.training.memory.device_errors import explain_device_errors
 
 KIND = getattr(torch, "AcceleratorError", RuntimeError)
 MORE = "\nCUDA kernel errors might be asynchronously reported at some other API call."
@@ -22,7 +22,7 @@ MORE = "\nCUDA kernel errors might be asynchronously reported at some other API 
     ],
 )  # fmt: skip
 def test_what_a_gpu_says_of_itself_is_told_in_one_line(kind, text, found, remedy):
-    with pytest.raises(RunError) as caught, explained("a step", "Go on."):
+    with pytest.raises(RunError) as caught, explain_device_errors("a step", "Go on."):
         raise kind(text + MORE)
     error = caught.value
     assert found in error.found

@@ -13,7 +13,7 @@ from trainer_core.config.optimizer import AVERAGES_ITSELF, OptimizerName
 from trainer_core.errors import InputError
 from trainer_core.training.optimizers import (
     OPTIMIZERS,
-    evaluated,
+    evaluation_weights,
     load_optimizer_tensors,
     make_optimizer,
     optimizer_tensors,
@@ -271,14 +271,14 @@ def test_muon_takes_matrices_and_adamw_the_rest():
 def test_what_is_shown_is_the_average_and_the_trained_bits_come_back(name):
     weights = parameters()
     optimizer = made(weights, name)
-    with evaluated(optimizer):  # before the first step there is no average yet
+    with evaluation_weights(optimizer):  # before the first step there is no average yet
         assert same(weights, parameters())
     rate = section(name).learning_rate
     train(optimizer, weights, range(1, 6), rate)
     trained = copies(weights)
-    with evaluated(optimizer):
+    with evaluation_weights(optimizer):
         shown = copies(weights)
-        with evaluated(optimizer):
+        with evaluation_weights(optimizer):
             assert same(weights, shown)
         assert same(weights, shown)
         assert not same(weights, trained)

@@ -16,7 +16,7 @@ from trainer_core.families.registry import get_family
 from trainer_core.offload.machine import Machine
 from trainer_core.offload.possible_plans import StepPace
 from trainer_core.training.memory import device_errors
-from trainer_core.training.memory.device_errors import explained, skipped_when_full
+from trainer_core.training.memory.device_errors import explain_device_errors, skipped_when_full
 from trainer_core.training.memory.out_of_memory import MemoryManager, SmallerStep
 from trainer_core.training.observer import SilentObserver
 from trainer_core.training.optimizers import rehearse
@@ -52,7 +52,7 @@ def test_what_filled_the_device_goes_before_the_error_does(raised, monkeypatch):
         raise torch.OutOfMemoryError("no room")
 
     if raised:
-        with pytest.raises(RunError) as caught, explained("a step"):
+        with pytest.raises(RunError) as caught, explain_device_errors("a step"):
             fill()
         alive.append(held[0]() is not None)
         assert caught.value.__cause__ is not None

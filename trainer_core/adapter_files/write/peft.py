@@ -21,8 +21,8 @@ from ...filesystem.storage import (
     claim,
     flush_folder,
     move,
+    name_taken_error,
     storage_error,
-    taken,
     unlink,
     write_json,
 )
@@ -109,7 +109,7 @@ def _place(temporary: Path, path: Path, *, replace: bool) -> None:
         except FileExistsError as error:
             for each in placed:
                 unlink(each)
-            raise taken(path) from error
+            raise name_taken_error(path) from error
         placed.append(path / name)
     flush_folder(path)
 

@@ -90,7 +90,7 @@ class Maker:
     def _pass(self, tasks: Iterable[Task]) -> list[Task]:
         """Make what no other process is at; gives back the rest."""
         left: list[Task] = []
-        batches = grouped(self._wanted(tasks), _alike, self.options.batch_size)
+        batches = alike_batches(self._wanted(tasks), _alike, self.options.batch_size)
         threads = max(1, min(4, os.cpu_count() or 1))
         with ThreadPoolExecutor(threads, thread_name_prefix="decode") as pool:
             try:
@@ -266,7 +266,7 @@ def opened_maker(
             index.close()
 
 
-def grouped(
+def alike_batches(
     items: Iterable[_Item], alike: Callable[[_Item], Hashable], size: int
 ) -> Iterator[list[_Item]]:
     """Batches of items that are alike, each as soon as it is full; the rest at the end."""

@@ -28,7 +28,7 @@ from ...types import (
     PlannedSample,
     Sample,
 )
-from ..captions.bracket_weights import escaped
+from ..captions.bracket_weights import escaped_brackets
 from ..captions.rules import with_class_word
 from ..clips import is_clip, read_frames
 from ..crop import resize_exact
@@ -378,7 +378,7 @@ class EntryKeys:
     def _written(self, sample: Sample, captions: Iterable[str]) -> tuple[str, ...]:
         """Captions as they are encoded."""
         escapes = self.weighs and self._settings_of(sample).captions.escape_brackets
-        return tuple(escaped(each) if escapes else each for each in captions)
+        return tuple(escaped_brackets(each) if escapes else each for each in captions)
 
     def _settings_of(self, sample: Sample) -> DatasetSection:
         return self._folders[sample.folder].settings if self._folders else self.settings

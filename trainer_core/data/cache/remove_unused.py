@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from ...errors import StorageError
 from ...filesystem.record_table import key_bytes
-from ...filesystem.storage import Lock, acquire, atomic_write, holder, unlink
+from ...filesystem.storage import Lock, acquire, atomic_write, lock_holder, unlink
 from ...filesystem.text_files import LARGEST_LIST, require_regular
 from .file_index import scan_files
 from .work_claims import is_old
@@ -120,13 +120,13 @@ class UseMark:
 
 def _await_collector(lock: Path) -> None:
     deadline = time.monotonic() + _PATIENCE_SECONDS
-    while (owner := holder(lock)) is not None and time.monotonic() < deadline:
+    while (owner := lock_holder(lock)) is not None and time.monotonic() < deadline:
         if not owner.is_here and is_old(lock, _FOREIGN_SECONDS):
             return  # it came with a copied folder, or its machine was switched off
         time.sleep(_WAIT_SECONDS)
 
 
-def collect(
+def remove_unused(
     folder: Path, limit: int, needed: NDArray[np.uint8], *, dry: bool = False
 ) -> Collected | None:
     """Remove what was unused for longest until a cache fits; None when another process does now.
@@ -228,7 +228,7 @@ def _marks(uses: Path) -> Iterator[_Mark]:
     for lock in uses.glob(f"*{_LOCK}"):
         if lock.name == _COLLECTING:
             continue
-        if holder(lock) is not None:
+        if lock_holder(lock) is not None:
             held.add(lock.name.split("-")[0])
         else:
             with contextlib.suppress(OSError):

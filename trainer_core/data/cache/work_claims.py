@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from ...filesystem.storage import acquire, holder, owner_text, storage_error, unlink
+from ...filesystem.storage import acquire, lock_holder, owner_text, storage_error, unlink
 from ...filesystem.temporary import Owner, new_owner
 
 CLAIMS = "claims"
@@ -121,5 +121,5 @@ def _binds(path: Path) -> bool:
     Nobody can see from here whether a process of another machine lives. Encoding a batch takes
     moments, and when two encode it both write the same, so that an old claim is not waited for.
     """
-    owner = holder(path)
+    owner = lock_holder(path)
     return owner is not None and (owner.is_here or not is_old(path, _FOREIGN_SECONDS))

@@ -12,7 +12,7 @@ _WEIGHT = re.compile(r"(?:(?<!\d):\s*[+-]?\d+|:\s*[+-]?\d*\.\d+)\s*")
 """How a bracket of a weight ends, as ``red:1.2``; not as a ratio or a time, as ``16:9``."""
 
 
-def escaped(caption: str) -> str:
+def escaped_brackets(caption: str) -> str:
     r"""A caption of which round brackets are letters: ``miku \(vocaloid\)``.
 
     What is escaped stays as it is, and so does a weight that is written with its number, as

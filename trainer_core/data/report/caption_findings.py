@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from ...config import DatasetSection, dataset_folders
 from ...types import Sample
-from ..captions.bracket_weights import escaped, has_weights
+from ..captions.bracket_weights import escaped_brackets, has_weights
 from ..captions.length import TextLimit, may_be_long
 from .dataset_report import Finding, ReportedCaptions, Spread
 from .finding_kinds import KINDS
@@ -52,8 +52,8 @@ def caption_report(
         written=written,
         texts=texts,
         different=len(different),
-        words=spread(lengths),
-        tokens=None if tokens is None else spread(list(tokens.values())),
+        words=length_spread(lengths),
+        tokens=None if tokens is None else length_spread(list(tokens.values())),
         limit=None if limit is None else limit.tokens,
         frequent=tuple(sorted(counts.items(), key=lambda each: (-each[1], each[0]))[:_FREQUENT]),
     )
@@ -64,7 +64,7 @@ def _words(text: str) -> Iterator[str]:
     return (word for word in words if word not in _PLAIN and not word.isdecimal())
 
 
-def spread(numbers: Sequence[int]) -> Spread | None:
+def length_spread(numbers: Sequence[int]) -> Spread | None:
     """Shortest, median and longest; None of nothing."""
     if not numbers:
         return None
@@ -110,7 +110,7 @@ def bracket_findings(samples: Sequence[Sample], dataset: DatasetSection) -> Iter
     escapes = [each.settings.captions.escape_brackets for each in dataset_folders(dataset)]
     found: dict[str, list[str]] = {"brackets_weigh": [], "brackets_kept": []}
     for each in samples:
-        read = [escaped(text) if escapes[each.folder] else text for text in each.captions]
+        read = [escaped_brackets(text) if escapes[each.folder] else text for text in each.captions]
         if any(map(has_weights, read)):
             found["brackets_weigh"].append(each.name)
         elif read != list(each.captions):

@@ -12,7 +12,7 @@ from ...filesystem.storage import atomic_write
 from ...printable import grouped, single_line
 from ..plain_font import plain_font, plain_letters
 from .dataset_report import DatasetReport, ReportedImage
-from .thumbnails import chosen, thumbnails
+from .thumbnails import chosen_images, thumbnails
 
 MOST_IMAGES = 240
 """Images of all pages together."""
@@ -30,7 +30,7 @@ def sheet_pages(report: DatasetReport, most: int = MOST_IMAGES) -> list[Image.Im
     Args:
         most: The most images on all of them; the last page says how many are left out.
     """
-    shown = sorted(chosen(report, most), key=lambda image: image.bucket)
+    shown = sorted(chosen_images(report, most), key=lambda image: image.bucket)
     small = thumbnails(shown, _CELL)
     left_out = len(report.images) - len(shown)
     each = _ACROSS * _DOWN

@@ -142,7 +142,7 @@ def of_same_bytes(contents: Sequence[bytes]) -> list[list[int]]:
     return [group for group in by_content.values() if len(group) > 1]
 
 
-def alike(looks: Looks, most: int = MOST_BITS) -> list[list[int]]:
+def near_duplicates(looks: Looks, most: int = MOST_BITS) -> list[list[int]]:
     """Group images that look alike.
 
     Args:

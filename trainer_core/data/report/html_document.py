@@ -1,6 +1,6 @@
 """An HTML file that has everything in it: no script, no network.
 
-Names and texts come from anybody. Each passes `escaped`, which writes what hides or turns text as
+Names and texts come from anybody. Each passes `html_text`, which writes what hides or turns text as
 an escape and then escapes HTML; and the file's own policy lets a browser load nothing at all.
 """
 
@@ -19,7 +19,7 @@ _STYLE = Path(__file__).with_name("html_page.css")
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; base-uri 'none'"
 
 
-def escaped(text: str, longest: int = _LONGEST) -> str:
+def html_text(text: str, longest: int = _LONGEST) -> str:
     """Text of anybody, fit for the page: visible, short, escaped."""
     return html.escape(single_line(shortened(text, longest)), quote=True)
 
@@ -28,7 +28,7 @@ def tiles(facts: Iterable[tuple[str, str]]) -> Iterator[str]:
     """Facts as cards: a value, and what it is."""
     yield '<dl class="tiles">'
     for value, word in facts:
-        yield f"<div><dt>{escaped(word)}</dt><dd>{escaped(value)}</dd></div>"
+        yield f"<div><dt>{html_text(word)}</dt><dd>{html_text(value)}</dd></div>"
     yield "</dl>"
 
 

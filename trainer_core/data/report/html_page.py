@@ -10,9 +10,9 @@ from PIL import Image
 from ...printable import gibibytes, grouped
 from ...types import Bucket
 from .dataset_report import DatasetReport, Finding, Placement, ReportedImage
-from .html_document import document, escaped, tiles
+from .html_document import document, html_text, tiles
 from .report_text import COUNTED, looked_sentence, steps_an_epoch, verdict
-from .thumbnails import chosen, embedded, masked_thumbnail, thumbnails
+from .thumbnails import chosen_images, embedded, masked_thumbnail, thumbnails
 
 MOST_IMAGES = 400
 """Images of a page: about five megabytes."""
@@ -38,7 +38,7 @@ def report_page(report: DatasetReport, most: int = MOST_IMAGES) -> str:
     Args:
         most: The most images on it; it says how many it leaves out.
     """
-    shown = chosen(report, most)
+    shown = chosen_images(report, most)
     anchors = {image.name: f"i{number}" for number, image in enumerate(shown)}
     parts = [
         *_head(report),
@@ -50,15 +50,15 @@ def report_page(report: DatasetReport, most: int = MOST_IMAGES) -> str:
         *_sheet(report, shown, anchors),
         *_foot(report),
     ]
-    title = escaped(report.title, 120)
+    title = html_text(report.title, 120)
     return document(f"{title}: dataset report", parts)
 
 
 def _head(report: DatasetReport) -> Iterator[str]:
     tone = "error" if report.stops else "warning" if report.of("warning") else "good"
     yield '<p class="over">Dataset report</p>'
-    yield f"<h1><bdi>{escaped(report.title, 120)}</bdi></h1>"
-    yield f'<p class="verdict {tone}">{escaped(verdict(report))}</p>'
+    yield f"<h1><bdi>{html_text(report.title, 120)}</bdi></h1>"
+    yield f'<p class="verdict {tone}">{html_text(verdict(report))}</p>'
 
 
 def _tiles(report: DatasetReport) -> Iterator[str]:
@@ -80,8 +80,8 @@ def _findings(report: DatasetReport, anchors: Mapping[str, str]) -> Iterator[str
     yield "<h2>What was found</h2>"
     for finding in report.findings:
         yield f'<section class="card finding {finding.severity}">'
-        yield f"<div><i>{finding.severity}</i><b>{escaped(finding.title)}</b></div>"
-        yield f"<p>{escaped(finding.remedy)}</p>"
+        yield f"<div><i>{finding.severity}</i><b>{html_text(finding.title)}</b></div>"
+        yield f"<p>{html_text(finding.remedy)}</p>"
         named = list(_named(finding, anchors))
         if named:
             rest = max(finding.count, len(finding.groups)) - len(named)
@@ -103,14 +103,14 @@ def _named(finding: Finding, anchors: Mapping[str, str]) -> Iterator[str]:
         detail = details[number] if details else ""
         distinct = detail and not detail.startswith(name)
         yield _link(name, anchors) + (
-            f' <span class="soft">{escaped(detail, 160)}</span>' * bool(distinct)
+            f' <span class="soft">{html_text(detail, 160)}</span>' * bool(distinct)
         )
     if not finding.names:
-        yield from (f"<bdi>{escaped(text, 240)}</bdi>" for text in finding.details[:_NAMED])
+        yield from (f"<bdi>{html_text(text, 240)}</bdi>" for text in finding.details[:_NAMED])
 
 
 def _link(name: str, anchors: Mapping[str, str]) -> str:
-    shown = f"<bdi>{escaped(name, 80)}</bdi>"
+    shown = f"<bdi>{html_text(name, 80)}</bdi>"
     return f'<a href="#{anchors[name]}">{shown}</a>' if name in anchors else shown
 
 
@@ -148,10 +148,10 @@ def _captions(report: DatasetReport) -> Iterator[str]:
     )
     if tokens is not None and captions.limit is not None:
         text += f" The longest has {grouped(tokens.longest)} of {grouped(captions.limit)} tokens."
-    yield f"<h2>Captions</h2>\n<p>{escaped(text)}</p>"
+    yield f"<h2>Captions</h2>\n<p>{html_text(text)}</p>"
     if captions.frequent:
         each = (
-            f"<li>{escaped(w, 40)}<small>{grouped(n)}</small></li>" for w, n in captions.frequent
+            f"<li>{html_text(w, 40)}<small>{grouped(n)}</small></li>" for w, n in captions.frequent
         )
         yield f'<ul class="words">{"".join(each)}</ul>'
 
@@ -163,9 +163,9 @@ def _folders(report: DatasetReport) -> Iterator[str]:
     yield '<th class="n">Images</th><th class="n">Repeats</th><th class="n">Weight</th>'
     yield "<th>Trigger word</th></tr></thead><tbody>"
     for each in report.folders:
-        yield f"<tr><td><bdi>{escaped(each.path, 160)}</bdi></td><td>{each.role}</td>"
+        yield f"<tr><td><bdi>{html_text(each.path, 160)}</bdi></td><td>{each.role}</td>"
         yield f'<td class="n">{grouped(each.images)}</td><td class="n">{each.repeats}</td>'
-        yield f'<td class="n">{each.weight:g}</td><td>{escaped(each.trigger_word, 60)}</td></tr>'
+        yield f'<td class="n">{each.weight:g}</td><td>{html_text(each.trigger_word, 60)}</td></tr>'
     yield "</tbody></table></div>"
 
 
@@ -187,7 +187,7 @@ def _sheet(
         left = grouped(len(report.images) - len(shown))
         text += f" {grouped(len(shown))} of {grouped(len(report.images))} images are shown: some "
         text += f"of each finding, and evenly of each bucket. {left} are left out."
-    yield f'<p class="soft">{escaped(text)}</p>'
+    yield f'<p class="soft">{html_text(text)}</p>'
     buckets: dict[Bucket, list[ReportedImage]] = {}
     for image in shown:
         buckets.setdefault(image.bucket, []).append(image)
@@ -217,17 +217,18 @@ def _figure(
         wide = min(SIDE, round(240 * small.width / small.height))
         ratio = f"{small.width}/{small.height}"
         yield f'<div class="frame" style="aspect-ratio:{ratio};width:{wide}px">'
-        alt = escaped(image.name, 80)
+        alt = html_text(image.name, 80)
         yield f'<img alt="{alt}" decoding="async" src="{embedded(small)}">'
         yield from _crop(image.placements[0] if image.placements else None)
         yield "</div>"
     yield from _beside(image, shown)
-    yield f"<figcaption><b><bdi>{escaped(image.name, 80)}</bdi></b>"
+    yield f"<figcaption><b><bdi>{html_text(image.name, 80)}</bdi></b>"
     yield f"{_by(image.width, image.height)}{_facts(image)}"
     for finding in found[:3]:
-        yield f'<br><em class="{finding.severity}">{escaped(_short(finding, image.name), 120)}</em>'
+        text = html_text(_short(finding, image.name), 120)
+        yield f'<br><em class="{finding.severity}">{text}</em>'
     if image.captions and image.captions[0]:
-        yield f"<p><bdi>{escaped(image.captions[0])}</bdi></p>"
+        yield f"<p><bdi>{html_text(image.captions[0])}</bdi></p>"
     yield "</figcaption></figure>"
 
 
@@ -273,4 +274,4 @@ def _short(finding: Finding, name: str) -> str:
 
 def _foot(report: DatasetReport) -> Iterator[str]:
     text = "Made by Adapter Trainer. This file is whole: it loads nothing."
-    yield f"<footer>{escaped(text + ' ' + looked_sentence(report))}</footer>"
+    yield f"<footer>{html_text(text + ' ' + looked_sentence(report))}</footer>"

@@ -26,7 +26,7 @@ from .dataset_report import (
     ReportedImage,
     motion_findings,
 )
-from .duplicates import alike, is_flat, of_same_bytes
+from .duplicates import is_flat, near_duplicates, of_same_bytes
 from .finding_kinds import KINDS
 from .image_fingerprints import ImageLooks, look_at_images
 from .make_report import in_order
@@ -113,7 +113,7 @@ def _alike(images: Sequence[ReportedImage], looks: ImageLooks) -> Iterator[Findi
             # A held-out image of the same bytes is told already.
             first.setdefault(content, at)
     places = sorted(first.values())
-    found = alike(looks.looks[places]) if places else []
+    found = near_duplicates(looks.looks[places]) if places else []
     groups = [[places[at] for at in group] for group in found]
     yield from _across("held_out_near", images, groups)
     yield from _within("near_duplicate", images, groups)

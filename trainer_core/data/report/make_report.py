@@ -15,7 +15,7 @@ from ...errors import DatasetError
 from ...types import Bucket, PlannedSample, Sample
 from ..buckets import MUCH_CROPPED
 from ..captions.length import TextLimit, caption_tokens
-from ..crop import moved
+from ..crop import crop_and_focus
 from ..describe_epoch import describe_plan, planned_batches
 from ..sources.problems import Fault, Scan
 from .caption_findings import bracket_findings, caption_findings, caption_report, cut_captions
@@ -247,7 +247,7 @@ def reported_images(
         sample = item.sample
         settings = folders[sample.folder].settings if sample.folder < len(folders) else dataset
         size = sample.width, sample.height
-        at = Placement.of(size, item.bucket, *moved(settings.crop, sample.focus))
+        at = Placement.of(size, item.bucket, *crop_and_focus(settings.crop, sample.focus))
         key = (sample.folder, sample.name)
         if known := images.get(key):
             images[key] = dataclasses.replace(known, placements=(*known.placements, at))

@@ -21,7 +21,7 @@ _THREADS = 8
 _QUALITY = 70
 
 
-def chosen(report: DatasetReport, most: int) -> tuple[ReportedImage, ...]:
+def chosen_images(report: DatasetReport, most: int) -> tuple[ReportedImage, ...]:
     """Which images are shown, in order: first some of each finding, then evenly of each bucket."""
     if len(report.images) <= most:
         return report.images

@@ -71,7 +71,7 @@ def read_choices(folder: Path, within: AllowedFolders | None = None) -> ImageCho
     )
 
 
-def chosen(folder: Path, name: str, choice: Mapping[str, Any]) -> str:
+def changed_choices(folder: Path, name: str, choice: Mapping[str, Any]) -> str:
     """What `FILE` is to hold so that a choice for an image is kept, as JSON.
 
     Args:

@@ -125,7 +125,7 @@ def _digest(state: Mapping[str, Any], tensors: Path) -> str:
     return hashlib.sha256(f"{facts}{hash_file(tensors)}".encode()).hexdigest()
 
 
-def surplus(
+def surplus_checkpoints(
     steps: Sequence[int], keep: int, every: int = 0, spared: Collection[int] = ()
 ) -> list[int]:
     """Which checkpoints give way.
@@ -150,14 +150,14 @@ def prune_checkpoints(
 
     Args:
         keep: How many of the newest stay.
-        every: As of `surplus`, and ``spared`` too.
+        every: As of `surplus_checkpoints`, and ``spared`` too.
 
     Returns:
         The steps whose checkpoints were removed.
     """
     dropped: list[int] = []
     found = {int(path.name): path for path in checkpoint_folders(folder)}
-    for path in (found[step] for step in surplus([*found], keep, every, spared)):
+    for path in (found[step] for step in surplus_checkpoints([*found], keep, every, spared)):
         # Renamed first: a checkpoint that is half removed must not look whole.
         # One that is open elsewhere (Windows) stays until the next time.
         with contextlib.suppress(PermissionError), temporary_beside(path) as gone:

@@ -20,9 +20,9 @@ from ...errors import InputError, StorageError
 from ...filesystem.storage import (
     Lock,
     acquire,
-    holder,
+    lock_holder,
     move,
-    record,
+    owner_record,
     storage_error,
     unlink,
     write_json,
@@ -170,7 +170,7 @@ def create_version(
     with temporary_beside(root / "v", ending="") as temporary:
         lock = _lock_new(temporary)
         try:
-            me = record(lock.owner)
+            me = owner_record(lock.owner)
             write_json(temporary / RECORD, {"status": "running", "step": 0, **me, **facts})
             write_text(temporary / RUN_FILE, run_file)
             _write_workflow(temporary, workflow or {})
@@ -243,7 +243,7 @@ def open_version(path: Path) -> RunFolder:
         raise storage_error(path / LOCK, error) from error
     if lock is not None:
         return RunFolder(path, lock)
-    owner = holder(path / LOCK)
+    owner = lock_holder(path / LOCK)
     by = "another process" if owner is None else f"process {owner.pid} on {owner.host}"
     raise InputError(
         f"{path} is in use by {by}",
@@ -329,7 +329,7 @@ def is_live(path: Path) -> bool:
     A lock of another host counts as live, because its processes cannot be seen from here, and so
     does one of a process that this one may not look at.
     """
-    return holder(path / LOCK) is not None
+    return lock_holder(path / LOCK) is not None
 
 
 def _came_to_nothing(path: Path) -> bool:

@@ -18,7 +18,7 @@ from ...diffusion.weighting import LearnedWeight
 from ...errors import InputError
 from ...types import AdapterState
 from ..metrics.loss_ledger import Ledger
-from ..optimizers import evaluated, goes_on, load_optimizer_tensors, optimizer_tensors
+from ..optimizers import evaluation_weights, goes_on, load_optimizer_tensors, optimizer_tensors
 from .best_loss import BestLoss
 from .checkpoint import Checkpoint, stored_section
 from .ema import FactorAverages
@@ -118,7 +118,7 @@ class TrainState:
         """
         average = None if self.average is None else self.average.shown
         if average is None:
-            with evaluated(self.optimizer):
+            with evaluation_weights(self.optimizer):
                 yield
             return
         if weights == "last":

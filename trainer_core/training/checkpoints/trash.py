@@ -20,7 +20,7 @@ from typing import Any
 from ...errors import InputError, StorageError
 from ...filesystem.allowed_folders import AllowedFolders
 from ...filesystem.file_names import name_mistake
-from ...filesystem.storage import Lock, acquire, holder, move, storage_error, write_json
+from ...filesystem.storage import Lock, acquire, lock_holder, move, storage_error, write_json
 from ...filesystem.temporary import remove, remove_leftovers, temporary_beside
 from ...filesystem.text_files import read_object
 from .run_folder import MINIMUM_STEPS, move_to_version, open_version, read_record, version_number
@@ -253,7 +253,7 @@ class Trash:
                 if (
                     not _is_ours(entry)
                     or entry.name in self._held
-                    or holder(entry / LOCK) is not None
+                    or lock_holder(entry / LOCK) is not None
                 ):
                     continue
                 lock = acquire(entry / LOCK)

@@ -34,7 +34,7 @@ def first_line(error: BaseException) -> str:
 
 
 @contextlib.contextmanager
-def explained(purpose: str, saved: str = "") -> Iterator[None]:
+def explain_device_errors(purpose: str, saved: str = "") -> Iterator[None]:
     """End in an error of three parts when the device is full, or stops, in the body.
 
     Args:

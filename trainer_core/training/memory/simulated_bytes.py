@@ -137,7 +137,7 @@ class Marks:
         return found
 
 
-def watch(block: nn.Module, live: LiveBytes, marks: Marks, where: Phase) -> None:
+def watch_blocks(block: nn.Module, live: LiveBytes, marks: Marks, where: Phase) -> None:
     """Tell when the forward pass comes to a block, and when the backward pass does."""
     forward, backward = (where._replace(what=what) for what in ("forward", "backward"))
 

@@ -45,7 +45,7 @@ from ..step.gradients import clip_gradients
 from ..step.make_loss import make_loss, passes_of_step
 from ..step.micro_batch import Predict
 from ..step.token_routing import TokenRouting, routed_blocks
-from .simulated_bytes import LiveBytes, Marks, Phase, watch
+from .simulated_bytes import LiveBytes, Marks, Phase, watch_blocks
 from .simulation_cache import KeptSimulations, Numbers
 
 NOT_SIMULATED = (DataDependentOutputException, DynamicOutputShapeException)
@@ -322,7 +322,7 @@ class StepSimulation:
             live.hold(each for _, _, each in _tensors(model))
             for group, name in enumerate(family.layers.repeated_blocks):
                 for index, block in enumerate(_blocks(model, name)):
-                    watch(block, live, marks, Phase("", group, index))
+                    watch_blocks(block, live, marks, Phase("", group, index))
             self._run(model, adapter, update, live, marks)
         gradients = sum(each.numel() * each.element_size() for each in adapter.parameters())
         numbers: Numbers = {"adapter": held + gradients, "flops": live.flops}

@@ -18,7 +18,7 @@ from ...counters import counter_seed
 from ...data.batch_plan import BatchPlan
 from ...data.load_batch import load_batch
 from ...device import DTYPES, release_memory, resolve_device, resolve_precision, send
-from ...diffusion.flow import spread
+from ...diffusion.flow import spread_over_frames
 from ...diffusion.parameterization import FLOW, Parameterization
 from ...families.family_specs import Predict
 from ...families.registry import get_family
@@ -123,7 +123,7 @@ def velocity_error(
     )
     if batch.masks is not None:
         # What counts less in the loss counts less here: squares are weighed as there.
-        share = spread(batch.masks, batch.latents).double().sqrt()
+        share = spread_over_frames(batch.masks, batch.latents).double().sqrt()
         exact, found = exact * share, found * share
     return ((found - exact).norm() / exact.norm()).item()
 

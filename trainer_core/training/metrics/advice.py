@@ -232,7 +232,7 @@ class Adviser:
                 return f"Train {steps} steps ({STEPS}), or see", STEPS, steps
         else:
             most = rounded_down(min(course.rate * _LARGER_RATE, _MOST_RATE))
-            rate = min(rounded(course.rate * factor), most)
+            rate = min(one_digit(course.rate * factor), most)
             if rate * _LESS >= course.rate:
                 return f"Raise the learning rate to {rate:g} ({RATE}), or see", RATE, rate
         # Without a gradient no rate is of use.
@@ -260,7 +260,7 @@ class Adviser:
         self._observer.notify(advice)
 
 
-def rounded(value: float) -> float:
+def one_digit(value: float) -> float:
     """A number in one digit that means something, as a person would choose it."""
     return float(f"{value:.0e}")
 

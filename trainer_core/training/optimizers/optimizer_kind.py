@@ -83,7 +83,7 @@ def _counts_many() -> bool:
 
 
 @contextlib.contextmanager
-def evaluated(optimizer: torch.optim.Optimizer) -> Iterator[None]:
+def evaluation_weights(optimizer: torch.optim.Optimizer) -> Iterator[None]:
     """Have the weights in the model that previews, losses and files are to be made of.
 
     Schedule-free optimizers train at one point and average another. Going there and back again by

@@ -38,7 +38,7 @@ from ...data.cache.cache_file import cache_folders
 from ...data.cache.cached_dataset import CachedDataset
 from ...data.cache.entry_keys import EntryKeys, encoded_as
 from ...data.cache.item_columns import hex_keys
-from ...data.cache.remove_unused import GIGABYTE, Collected, collect
+from ...data.cache.remove_unused import GIGABYTE, Collected, remove_unused
 from ...data.cache.slider_dataset import build_slider, slider_size
 from ...data.captions.length import caption_tokens, long_caption_notes, may_be_long
 from ...data.captions.notes import caption_notes
@@ -65,7 +65,7 @@ from ...weights.loading import file_settings
 from ..observer import Noted, Observer, RunCancelledError, Warned, report_progress
 from ..step.processes import Processes, cancel_together
 from .cache_manifest import SUFFIX, Manifest, check_texts, read_manifest, write_manifest
-from .finished_cache import check_finished, require_variant, unmet
+from .finished_cache import check_finished, require_variant, unmet_settings
 
 Encoded = tuple[CachedDataset, tuple[EncodedPrompt, ...]]
 """The samples of a run, and its preview prompts."""
@@ -126,7 +126,7 @@ def prepare(
         finished = read_finished(config, family, processes, make_source, machine)
         if check is not None:
             check(finished.location)
-        _warn(observer, processes, unmet(config, finished.dataset))
+        _warn(observer, processes, unmet_settings(config, finished.dataset))
         return finished
     memory = FileMemory(cache_folder(config), trust=not config.cache.verify)
     endpoints = endpoint_kinds(config.dataset, family.starts)
@@ -362,7 +362,7 @@ def collect_cache(
     others += [e.key for item in dataset.preserved for e in (*item.controls, item.text)]
     needed = np.concatenate([dataset.items.keys, hex_keys(others)])
     limit = round(config.cache.max_gb * GIGABYTE)
-    done = collect(cache_folder(config), limit, needed, dry=dry)
+    done = remove_unused(cache_folder(config), limit, needed, dry=dry)
     if done is None and requested:
         observer.notify(Noted("cache: another process makes it smaller at this moment"))
     elif done is not None and (requested or done.removed or done.kept > limit):

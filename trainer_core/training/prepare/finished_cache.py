@@ -125,7 +125,7 @@ def _check_held_out(config: RunConfig, dataset: CachedDataset) -> None:
         )
 
 
-def unmet(config: RunConfig, dataset: CachedDataset) -> Iterator[str]:
+def unmet_settings(config: RunConfig, dataset: CachedDataset) -> Iterator[str]:
     """Which settings have no effect because a finished cache has nothing of them, in words."""
     counts, again = [form.counts for form in dataset.items.forms], "Encode again for it."
     if config.dataset.flip and not any(each[5] for each in counts):

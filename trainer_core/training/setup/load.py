@@ -35,7 +35,7 @@ from ..checkpoints.best_loss import BestLoss, measured_by
 from ..checkpoints.ema import averages_of
 from ..checkpoints.longer_run import ReplannedSchedule, replan_note, replan_schedule
 from ..checkpoints.train_state import TrainState
-from ..memory.device_errors import explained, first_line, full_memory_error
+from ..memory.device_errors import explain_device_errors, first_line, full_memory_error
 from ..metrics.loss_ledger import Ledger
 from ..objectives.preservation import Preservation, compute_missing, plan_trajectories
 from ..objectives.preservation_twins import without_adapter
@@ -95,7 +95,7 @@ class Loaded:
         return self.placed.transformer
 
 
-@explained("the base, and what is made before the first step")
+@explain_device_errors("the base, and what is made before the first step")
 def load(
     config: RunConfig,
     *,

@@ -17,7 +17,7 @@ from ...offload.choose_plan import (
     SizesOf,
     choose_plan,
     guessed_step_sizes,
-    unplanned,
+    plan_of_settings,
 )
 from ...offload.empty_base import EmptyBase, empty_base
 from ...offload.machine import Machine, machine_budget
@@ -122,14 +122,14 @@ def _choose(
 ) -> PlanChoice:
     memory, device, dtype = config.memory, processes.device, DTYPES[precision]
     if memory.plan == "off" or processes.sharded or data.family.lent is not None:
-        return unplanned(memory)
+        return plan_of_settings(memory)
     if not machine.plans_for(device) or is_quantized(data.location):
-        return unplanned(memory, held)
+        return plan_of_settings(memory, held)
     release_memory(device)
     (free,) = _least(processes, [machine.free_memory(device)])
     base = empty_base(data.location, data.family)
     if leaves_no_choice(memory, base, dtype, free):
-        return unplanned(memory, held)
+        return plan_of_settings(memory, held)
     budget = agreed_budget(machine_budget(machine, device, dtype), processes)
     release_memory(device)
     items = data.dataset.items

@@ -21,7 +21,7 @@ from ...filesystem.file_names import name_mistake
 from ...filesystem.storage import (
     acquire,
     atomic_write,
-    holder,
+    lock_holder,
     move,
     storage_error,
     write_json,
@@ -360,7 +360,7 @@ def _locked(folder: Path) -> Iterator[None]:
     except OSError as error:
         raise storage_error(folder, error) from error
     if lock is None:
-        owner = holder(folder / _LOCK)
+        owner = lock_holder(folder / _LOCK)
         by = "another process" if owner is None else f"process {owner.pid} on {owner.host}"
         raise InputError(
             f"{folder} is in use by a sweep of {by}",

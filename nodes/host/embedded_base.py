@@ -17,7 +17,7 @@ from . import comfy_host
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ...trainer_core.families.graph_spec import GraphModel
+    from ...trainer_core.families.graph_spec import ComfyuiClasses
     from ...trainer_core.types import Conditioning
 
 _NO_SHIFT = 0.0
@@ -85,7 +85,7 @@ def _vae_patcher(disable_dynamic: bool = False) -> Any:
     return embedded_vae().patcher
 
 
-def _base() -> tuple[GraphModel, Path]:
+def _base() -> tuple[ComfyuiClasses, Path]:
     family = embedded_family()
     assert family.embedded is not None
     assert family.graph is not None

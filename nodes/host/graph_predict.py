@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from ...trainer_core.types import Conditioning, FrameGrid
-    from .trained_text import GraphText
+    from .trained_text import TrainedGraphText
 
 _VIDEO, _MASK = 3, "attention_mask"
 
@@ -130,7 +130,7 @@ class GraphPredict:
     dimensions: int
     straight: bool
     guided: bool
-    text: GraphText | None = None
+    text: TrainedGraphText | None = None
     silence: Silence | None = None
     references: ReferenceProof = field(default_factory=ReferenceProof)
     proof: PredictionProof = field(init=False)

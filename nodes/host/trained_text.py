@@ -44,7 +44,7 @@ _TITLES = {TEXT_ENCODER: "CLIP-L", TEXT_ENCODER_2: "CLIP-G"}
 
 
 @dataclass(eq=False)
-class GraphText:
+class TrainedGraphText:
     """A CLIP of Stable Diffusion 1.5 or XL, whose text encoders can be trained.
 
     Attributes:
@@ -174,7 +174,7 @@ def _below(path: str, module: nn.Module) -> nn.Module:
     return module
 
 
-def graph_text(clip: Any) -> GraphText | None:
+def graph_text(clip: Any) -> TrainedGraphText | None:
     """The text encoders of a CLIP that can be trained; None where they cannot, and without one."""
     if clip is None:
         return None
@@ -183,9 +183,9 @@ def graph_text(clip: Any) -> GraphText | None:
     both = {TEXT_ENCODER: "clip_l", TEXT_ENCODER_2: "clip_g"}
     if _is(model, "comfy.sdxl_clip", "SDXLClipModel") and own == set(both.values()):
         # The pooled text is that of CLIP-G's last layer.
-        return GraphText(clip, both, KOHYA_PREFIXES, frozenset({TEXT_ENCODER_2}))
+        return TrainedGraphText(clip, both, KOHYA_PREFIXES, frozenset({TEXT_ENCODER_2}))
     if _is(model, "comfy.sd1_clip", "SD1ClipModel") and own == {"clip_l"}:
-        return GraphText(clip, {TEXT_ENCODER: "clip_l"}, {TEXT_ENCODER: KOHYA_PREFIX_ALONE})
+        return TrainedGraphText(clip, {TEXT_ENCODER: "clip_l"}, {TEXT_ENCODER: KOHYA_PREFIX_ALONE})
     return None
 
 

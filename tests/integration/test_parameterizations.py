@@ -16,7 +16,10 @@ from trainer_core.families.registry import PACKAGES
 from trainer_core.families.run_files import load_config
 from trainer_core.inference.sampler import SampleRequest, SampleSettings
 from trainer_core.training import SingleProcess, train
-from trainer_core.training.objectives.preservation import compute_missing, plan_trajectories
+from trainer_core.training.objectives.preservation_trajectories import (
+    compute_missing,
+    plan_trajectories,
+)
 from trainer_core.training.observer import RunStarted, SilentObserver
 from trainer_core.training.prepare.encode_dataset import prepare
 from trainer_core.training.step.noise_draws import stratified_draw

@@ -14,7 +14,10 @@ from trainer_core.demo.run import dataset_folder
 from trainer_core.diffusion.flow import sample_euler
 from trainer_core.families.registry import get_family
 from trainer_core.training import SingleProcess, train
-from trainer_core.training.objectives.preservation import compute_missing, plan_trajectories
+from trainer_core.training.objectives.preservation_trajectories import (
+    compute_missing,
+    plan_trajectories,
+)
 from trainer_core.training.observer import SilentObserver
 from trainer_core.training.prepare.encode_dataset import prepare
 

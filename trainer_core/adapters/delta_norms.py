@@ -1,4 +1,4 @@
-"""How large an adapter is beside the weights that it changes, layer by layer.
+"""How large an adapter is beside the weights that it changes, layer by layer, for metrics.
 
 Nothing of a layer's size is built: the norm of a product follows from its factors' inner products,
 which are rank x rank.

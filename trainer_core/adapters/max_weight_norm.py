@@ -1,4 +1,4 @@
-"""A limit to how strong an adapter's layers become, as a share of the weights that they change.
+"""`WeightNormLimit`: scales layers down, after an update, that are too large beside their weights.
 
 The delta of every kind that adds one is a product in which each factor stands once. So it is scaled
 by s when each of its n factors is scaled by the n-th root of s, which keeps their balance. The

@@ -1,4 +1,4 @@
-"""Run file and overrides in, `RunConfig` out; and back, plain or with help texts.
+"""`load_config`: run file and overrides in, `RunConfig` out; and back, plain or with help texts.
 
 A relative path in a run file is relative to the file's own folder, so that a dataset and its run
 file can be moved together. In an override it is relative to the current folder, as in any command.

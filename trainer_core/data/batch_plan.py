@@ -5,8 +5,8 @@ step trains ``batch_size * micro_batches`` samples of one size; what is left of 
 together, so that at most one step of an epoch has fewer. Samples of different sizes never go
 through the base in one pass: a step is cut into as many passes as it needs, and which samples it
 trains does not depend on the cut (`docs/decisions/0043-steps-and-passes.md`). A share of each step
-may be left to points that preserve the base (`trainer_core.training.objectives.preservation`);
-they are counted here and drawn there.
+may be left to points that preserve the base (`preservation_trajectories`); they are counted here
+and drawn there.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What of a sample a step trains: which of its texts, with or without control images, which side.
+"""What of a sample a step trains: a text or none (dropout), control images, frames, its side.
 
 Every draw is named by the run's seed and by counters: by the step and the place in it where a share
 of all samples is meant, by the sample and how often it was trained before where it goes through its

@@ -92,7 +92,7 @@ class ClipSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class GraphModel:
+class ComfyuiClasses:
     """ComfyUI's classes for a base of other sizes than the published ones.
 
     Attributes:
@@ -137,7 +137,7 @@ class GraphSpec:
     encode_masked: Callable[[Tensor, Callable[[Tensor], Tensor]], Tensor] | None = None
     clip_of: Callable[[BaseLocation], ClipSpec] | None = None
     vaes: Mapping[str, VaeSpec] = field(default_factory=dict)
-    model: GraphModel | None = None
+    model: ComfyuiClasses | None = None
 
     def of(self, location: BaseLocation) -> GraphSpec:
         """What it is for one base: with that base's CLIP and VAE.

@@ -1,4 +1,4 @@
-"""Run files with what only the families know: which names there are, and templates for purposes."""
+"""`load_config` with what only the families know: their names and variants; and templates."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ class _Own:
     swapped: bool
 
 
-class Comparison:
+class DeltaComparison:
     """One file against one base and one adapter.
 
     Args:

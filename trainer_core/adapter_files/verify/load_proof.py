@@ -31,7 +31,7 @@ from ..names.key_layouts import FACTOR_ENDINGS
 from ..names.key_map import WEIGHT, KeyMap, Shapes, is_swapped, native_layer, patched_tensor
 from ..names.text_encoder_names import text_layers
 from ..read.read_adapter import adapter_weights, open_adapter
-from .delta_comparison import LOADED, MOST_ROUNDING, Comparison, LayerProof, TensorProof
+from .delta_comparison import LOADED, MOST_ROUNDING, DeltaComparison, LayerProof, TensorProof
 
 BLIND = (
     "whether the file holds what was trained. Two readings of one file agree however it was made; "
@@ -206,7 +206,7 @@ def prove(
             # The base is the denoiser alone.
             shapes = {**shapes, **adapter_shapes(texts, key_map)}
         file = stack.enter_context(open_tensors(adapter_weights(path)))
-        comparison = Comparison(file, key_map, shapes, own, state is not None)
+        comparison = DeltaComparison(file, key_map, shapes, own, state is not None)
         warning = "" if state is not None else format_warning(file)
         warnings = (warning,) if warning else ()
         layers = dict(comparison.layers())

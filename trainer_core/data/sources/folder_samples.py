@@ -15,7 +15,7 @@ from .clip_files import ClipFiles
 from .control_files import Controls, ordered
 from .image_choices import ImageChoices
 from .kohya_folders import RepeatedFolder
-from .layer_files import BAD_LAYERS, Layer, layer_problem, layers_problem
+from .layer_files import BAD_LAYERS, ImageLayer, layer_problem, layers_problem
 from .list_files import ListedFile, Listing
 from .mask_files import Masks, of_its_shape
 from .problems import NO_MASK, Problems
@@ -45,7 +45,7 @@ class Reader:
     expects_controls: bool = False
     masks: Masks = field(default_factory=dict)
     repeats: Mapping[str, RepeatedFolder] | None = None
-    layers: Mapping[str, list[Layer]] | None = None
+    layers: Mapping[str, list[ImageLayer]] | None = None
     choices: ImageChoices = field(default_factory=ImageChoices)
     without_mask: list[str] = field(default_factory=list)
     pairs: Mapping[str, str] = field(default_factory=dict)

@@ -33,7 +33,7 @@ _LAYER = re.compile(r"^(?P<stem>.+)_(?P<number>\d{1,2})$", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
+class ImageLayer:
     """One layer: its place as it is written, its file, and its name for a message."""
 
     number: int
@@ -43,14 +43,14 @@ class Layer:
 
 def layers_by_image(
     layers: Listing, images: Collection[str], report: Callable[[str], None]
-) -> dict[str, list[Layer]]:
+) -> dict[str, list[ImageLayer]]:
     """Stem of each image to its layers among the folder's files, from the lowest to the topmost.
 
     Args:
         images: Stems of the training images, with their folders.
         report: Told of each file that belongs to no image.
     """
-    found: dict[str, list[Layer]] = {}
+    found: dict[str, list[ImageLayer]] = {}
     for file in layers.images:
         match = _LAYER.match(file.key)
         name = f"{LAYERS_FOLDER}/{file.shown}"
@@ -59,12 +59,12 @@ def layers_by_image(
         elif match["stem"] not in images:
             report(f"{name} has no training image {match['stem']}")
         else:
-            layer = Layer(int(match["number"]), layers.path(file), name)
+            layer = ImageLayer(int(match["number"]), layers.path(file), name)
             found.setdefault(match["stem"], []).append(layer)
     return {stem: sorted(each, key=lambda layer: layer.number) for stem, each in found.items()}
 
 
-def layers_problem(name: str, layers: Sequence[Layer]) -> str | None:
+def layers_problem(name: str, layers: Sequence[ImageLayer]) -> str | None:
     """What is wrong with the places of an image's layers; None when they count up from 0 or 1."""
     numbers = [layer.number for layer in layers]
     if not numbers:

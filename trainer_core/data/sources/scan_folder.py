@@ -22,7 +22,7 @@ from .control_files import (
 from .folder_samples import Reader
 from .image_choices import read_choices
 from .kohya_folders import repeated_folders, tell_unused_numbers
-from .layer_files import BAD_LAYERS, Layer, layers_by_image
+from .layer_files import BAD_LAYERS, ImageLayer, layers_by_image
 from .list_files import ListedFile, Listing, dataset_root, list_folder
 from .mask_files import masks_beside, masks_in_folder, take_mask, tell_masks
 from .metadata_samples import survey_metadata
@@ -213,7 +213,7 @@ def _tell_pairs(
 
 def _layers_in_folder(
     root: Path, images: Listing, problems: Problems, within: AllowedFolders | None
-) -> dict[str, list[Layer]]:
+) -> dict[str, list[ImageLayer]]:
     listing = list_folder(root / LAYERS_FOLDER, problems.settings.caption_extension, within)
     problems.tell_unread(listing, f"{LAYERS_FOLDER}/", captions=True)
     keys = {file.key for file in images.images}

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from ..chat_text import count_rows, cut_rows, real_tokens, second_message
-from ..graph_spec import ClipSpec, GraphModel, GraphSpec
+from ..graph_spec import ClipSpec, ComfyuiClasses, GraphSpec
 from ..qwen_vae import VAE, vae_name, vae_published, vae_settings
 from .encode import IMAGE, WITHOUT_IMAGES, prompt_text
 
@@ -69,7 +69,7 @@ GRAPH = GraphSpec(
         3.1
     ),  # ModelSamplingAuraFlow of ComfyUI's workflows image_qwen_image and ..._edit
     vaes={"layered": _LAYERED_VAE},
-    model=GraphModel(
+    model=ComfyuiClasses(
         model="comfy.supported_models.QwenImage",
         settings=(
             *("patch_size", "in_channels", "out_channels", "num_layers", "attention_head_dim"),

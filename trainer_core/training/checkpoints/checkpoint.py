@@ -1,4 +1,4 @@
-"""Checkpoints: an adapter file that any host loads, and all that the loop needs to go on.
+"""Checkpoints, written, read and pruned: an adapter file that any host loads, and the loop's state.
 
 A checkpoint is a folder that is filled under a temporary name and renamed when every file in it is
 on the disk, so one that has its final name is whole.

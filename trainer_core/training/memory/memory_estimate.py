@@ -1,4 +1,4 @@
-"""How much device memory a run is expected to take.
+"""How much device memory a run is expected to take, from a simulated step: base, adapter, rest.
 
     base        = the frozen weights, to the byte; of the blocks that are swapped only
                   ``memory.swap_slots`` of one layout count

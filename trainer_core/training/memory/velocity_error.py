@@ -1,4 +1,4 @@
-"""What fewer bits cost: how far a base's velocity is from that of its dense weights."""
+"""Quantization error: how far a base's velocity is from that of its dense weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Preservation at the run's own noisy latents: what the base predicts there with another text.
+"""Prior preservation at the run's own noisy latents: what the base predicts there, in each step.
 
 A twin is a sample of the step once more, with the same noise and noise level. Its text is the empty
 one, or its caption with the class word for the trigger word; its target is what the base predicts

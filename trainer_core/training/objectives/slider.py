@@ -28,7 +28,7 @@ from ...adapters import AttachedAdapter
 from ...device import send
 from ...types import Conditioning
 from ..step.micro_batch import Points, Predict
-from .preservation import Preservation
+from .preservation_trajectories import Preservation
 from .preservation_twins import without_adapter
 
 _IN_MEMORY = 64

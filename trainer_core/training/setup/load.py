@@ -37,7 +37,7 @@ from ..checkpoints.longer_run import ReplannedSchedule, replan_note, replan_sche
 from ..checkpoints.train_state import TrainState
 from ..memory.device_errors import explain_device_errors, first_line, full_memory_error
 from ..metrics.loss_ledger import Ledger
-from ..objectives.preservation import Preservation, compute_missing, plan_trajectories
+from ..objectives.preservation_trajectories import Preservation, compute_missing, plan_trajectories
 from ..objectives.preservation_twins import without_adapter
 from ..objectives.slider import made_images
 from ..observer import Noted, Observer, RunCancelledError, Warned, report_progress

@@ -1,4 +1,4 @@
-"""Chooses where a run keeps what, before anything of its base is loaded."""
+"""Simulates a step and lets `choose_plan` choose where a run keeps what, before it loads a base."""
 
 from __future__ import annotations
 

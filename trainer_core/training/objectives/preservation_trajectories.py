@@ -1,10 +1,10 @@
-"""Prior preservation from the base itself: it is held to what it did before training.
+"""Prior preservation at points that the base passes while it samples, before training.
 
 Before the first step the frozen base makes an image of each preservation prompt (the kinds
-``trajectory`` and ``class``; those that ask the base in each step are in `twins`). Every sampling
-step on the way gives one point: noisy latents, the noise level, the prompt, and the raw output
-of the base there. While the adapter trains, a share of each batch consists of such points,
-with that output as the target. They lie where the base is asked when images are made; their loss
+``trajectory`` and ``class``; the others are in `preservation_twins`). Every sampling step on the
+way gives one point: noisy latents, the noise level, the prompt, and the raw output of the base
+there. While the adapter trains, a share of each batch consists of such points, with that output
+as the target. They lie where the base is asked when images are made; their loss
 is zero as long as the adapter changes nothing there; and no second model is needed, because the
 outputs are computed once and cached.
 

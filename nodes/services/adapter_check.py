@@ -87,11 +87,7 @@ def _reading(
     """What the trainer reads from a file; nothing where it does not know kind or family."""
     from ...trainer_core.adapter_files.names.key_map import WEIGHT
     from ...trainer_core.adapter_files.names.layer_match import matching_families
-    from ...trainer_core.adapter_files.read.read_adapter import (
-        of_denoiser,
-        open_adapter,
-        open_file,
-    )
+    from ...trainer_core.adapter_files.read.read_adapter import of_denoiser, open_adapter, open_file
     from ...trainer_core.bases.adapter_family import other_models
     from ...trainer_core.families.graph_model_family import named_family
     from ...trainer_core.families.registry import FAMILIES

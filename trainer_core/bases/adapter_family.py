@@ -22,12 +22,7 @@ from ..adapter_files.names.layer_match import (
     unmatched_layers,
 )
 from ..adapter_files.names.video_model_names import VIDEO_MODELS
-from ..adapter_files.read.read_adapter import (
-    AdapterFile,
-    adapter_weights,
-    open_adapter,
-    open_file,
-)
+from ..adapter_files.read.read_adapter import AdapterFile, adapter_weights, open_adapter, open_file
 from ..adapter_files.verify.load_proof import adapter_shapes
 from ..errors import AdapterFileError
 from ..families.graph_model_denoiser import GRAPH_MODEL

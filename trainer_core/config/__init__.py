@@ -18,13 +18,7 @@ from .run import (
     RunConfig,
 )
 from .slider import SliderSection
-from .training import (
-    EmaSection,
-    RecoverySection,
-    RoutingSection,
-    ScheduleSection,
-    TrainingSection,
-)
+from .training import EmaSection, RecoverySection, RoutingSection, ScheduleSection, TrainingSection
 
 __all__ = [
     "CONFIG_VERSION",

@@ -12,14 +12,7 @@ from ..adapter_files.names.unet_names import published_unet
 from ..adapter_files.names.video_model_names import VIDEO_MODELS
 from ..weights.file_spec import FileSpec, FolderSpec
 from .family import Family
-from .family_specs import (
-    BaseFiles,
-    LatentSpec,
-    LayerSpec,
-    Predict,
-    PredictionSpec,
-    TextSpec,
-)
+from .family_specs import BaseFiles, LatentSpec, LayerSpec, Predict, PredictionSpec, TextSpec
 from .graph_model_denoiser import GRAPH_MODEL, LentDenoiser, only_the_host
 from .published_sizes import PublishedSizes
 

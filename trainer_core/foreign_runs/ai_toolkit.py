@@ -20,16 +20,7 @@ from .key_table_parser import read_tables
 from .optimizers import FINDS_ITS_RATE, set_optimizer
 from .program import Given, Program, has, set_family, trains_clips
 from .shared_settings import set_image_folder, set_previews, set_sizes, set_text_encoder
-from .value_readers import (
-    BASE_FORMATS,
-    UnfitError,
-    flag,
-    mappings,
-    number,
-    text,
-    texts,
-    whole,
-)
+from .value_readers import BASE_FORMATS, UnfitError, flag, mappings, number, text, texts, whole
 
 _NAME = "ai-toolkit"
 _TABLES = read_tables("ai_toolkit")

@@ -15,13 +15,7 @@ from .dataset_folders import Folder, set_folders
 from .key_table_parser import read_tables
 from .optimizers import set_optimizer
 from .program import Given, Program, has, set_family, trains_clips
-from .shared_settings import (
-    NOT_HERE,
-    ONE_SIZE,
-    say_family_of_datasets,
-    set_image_folder,
-    set_sizes,
-)
+from .shared_settings import NOT_HERE, ONE_SIZE, say_family_of_datasets, set_image_folder, set_sizes
 from .value_readers import (
     UnfitError,
     list_of,

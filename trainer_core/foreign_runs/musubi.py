@@ -29,11 +29,7 @@ from .kohya import (
 )
 from .program import Given, Program, set_family, trains_clips
 from .sd_scripts import is_of_sd_scripts
-from .shared_settings import (
-    say_family_of_datasets,
-    set_image_folder,
-    set_list_of_images,
-)
+from .shared_settings import say_family_of_datasets, set_image_folder, set_list_of_images
 from .value_readers import mapping, mappings, numbers, text
 
 _NAME = "musubi-tuner"

@@ -28,13 +28,7 @@ from ..bases.read_family_adapter import changes_texts
 from ..config import BaseSection, MemorySection, PreviewSection, RunConfig
 from ..data.cache.build_cache import cache_folder
 from ..data.image import from_pixels, on_white, to_pixels
-from ..device import (
-    DTYPES,
-    borrowed_threads,
-    release_memory,
-    resolve_device,
-    resolve_precision,
-)
+from ..device import DTYPES, borrowed_threads, release_memory, resolve_device, resolve_precision
 from ..diffusion.flow import SamplingStopped
 from ..errors import told_of
 from ..families.family import NAME_THE_OTHER, Family
@@ -52,13 +46,7 @@ from ..weights.base_location import BaseLocation
 from .encoder_source import EncoderSource, LazyEncoders, MakeSource
 from .preview_files import preview_ending, preview_files, save_preview
 from .preview_prompts import EncodedPrompt, check_controls, check_frames, encode_prompts
-from .sampler import (
-    Sampler,
-    SampleRequest,
-    SampleSettings,
-    preview_rate,
-    settings_of_prompt,
-)
+from .sampler import Sampler, SampleRequest, SampleSettings, preview_rate, settings_of_prompt
 from .sampling_memory import sampling_bytes, sampling_memory
 from .second_model import second_model
 

@@ -21,13 +21,7 @@ from typing import IO
 
 from ....trainer_core.errors import DatasetError, InputError, StorageError, TrainerError
 from ....trainer_core.filesystem.allowed_folders import AllowedFolders
-from ....trainer_core.filesystem.storage import (
-    atomic_write,
-    claim,
-    move,
-    storage_error,
-    unlink,
-)
+from ....trainer_core.filesystem.storage import atomic_write, claim, move, storage_error, unlink
 from ....trainer_core.filesystem.temporary import new_owner, temporary_beside
 from ...host.folders import checked_parts, clear_leftovers
 from .upload_names import is_metadata, is_telling, new_names

@@ -17,13 +17,7 @@ from ....trainer_core.filesystem.text_files import (
     require_regular,
 )
 from ....trainer_core.inference.preview_files import preview_files
-from ....trainer_core.training.checkpoints.run_names import (
-    LOCK,
-    METRICS,
-    RECORD,
-    RUN_FILE,
-    SAMPLES,
-)
+from ....trainer_core.training.checkpoints.run_names import LOCK, METRICS, RECORD, RUN_FILE, SAMPLES
 
 POINTS = 2000
 """So many steps of a longer run are read."""

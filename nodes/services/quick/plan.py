@@ -17,13 +17,7 @@ from ...host.folders import headers
 from ..expert_models import AUTO, HIGH, LOW, SWITCH_AT, ExpertInputs
 from ..graph_base import base_of_model
 from ..merged_run_config import check_run_name, run_config
-from ..socket_values import (
-    AdapterChoice,
-    BaseChoice,
-    DatasetChoice,
-    PreviewChoice,
-    SettingsChoice,
-)
+from ..socket_values import AdapterChoice, BaseChoice, DatasetChoice, PreviewChoice, SettingsChoice
 from .base import NO_ADAPTER, QuickBase, quick_base
 
 if TYPE_CHECKING:

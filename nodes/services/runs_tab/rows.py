@@ -11,12 +11,7 @@ from typing import Any
 from ....trainer_core.errors import InputError
 from ....trainer_core.filesystem.text_files import read_object
 from ....trainer_core.inference.preview_files import preview_files
-from ....trainer_core.training.checkpoints.run_names import (
-    METRICS,
-    RECORD,
-    SAMPLES,
-    VERSION,
-)
+from ....trainer_core.training.checkpoints.run_names import METRICS, RECORD, SAMPLES, VERSION
 from ..panel.history import Place, last_steps, read_ending
 
 NOTES = "notes.json"

@@ -21,12 +21,7 @@ from pathlib import Path
 from ...adapters.dora_magnitude import DORA_SCALE
 from ...adapters.kinds.registry import FILE_RULES, LOW_RANK
 from ...errors import AdapterFileError
-from .key_map import (
-    DIFFUSERS_PREFIX,
-    MODULATION,
-    NATIVE_PREFIX,
-    UNET_PREFIX,
-)
+from .key_map import DIFFUSERS_PREFIX, MODULATION, NATIVE_PREFIX, UNET_PREFIX
 from .text_encoder_names import text_path
 
 _TITLES = [rules.title for rules in FILE_RULES.values()]

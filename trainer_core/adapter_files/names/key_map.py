@@ -16,13 +16,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from ...errors import AdapterError
-from .text_encoder_names import (
-    comfyui_names,
-    is_text_layer,
-    kohya_name,
-    text_encoder_of,
-    text_path,
-)
+from .text_encoder_names import comfyui_names, is_text_layer, kohya_name, text_encoder_of, text_path
 
 BLOCK_NUMBER = "0|[1-9][0-9]*"
 """How a block is numbered, as a regular expression: ``00`` and other digits name no block."""

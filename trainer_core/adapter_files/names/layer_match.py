@@ -8,11 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from .key_layouts import FLAT_PREFIXES, part_prefix
-from .key_map import (
-    BLOCK_NUMBER,
-    ComfyuiName,
-    KeyMap,
-)
+from .key_map import BLOCK_NUMBER, ComfyuiName, KeyMap
 from .text_encoder_names import text_encoder_of, text_path
 
 _INNER_PREFIX = re.compile(r"(base_model\.model|diffusion_model|transformer|unet|model|dit|pipe)\.")

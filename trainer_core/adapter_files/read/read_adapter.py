@@ -17,13 +17,7 @@ from typing import Any
 from ...adapters.dora_magnitude import DORA_SCALE
 from ...adapters.kinds.registry import matrix_sizes
 from ...errors import AdapterFileError
-from ...tensors.safetensors_reader import (
-    FilePart,
-    HeldTensors,
-    Source,
-    TensorFile,
-    open_tensors,
-)
+from ...tensors.safetensors_reader import FilePart, HeldTensors, Source, TensorFile, open_tensors
 from ...types import AdapterState, LayerState
 from ..factors.fuse_layers import FusedLayer, fuse_exactly, fused_layer, is_exact
 from ..factors.outlines import LazyMapping, outline_of

@@ -18,13 +18,7 @@ from torch import Tensor
 from ...adapters.dora_magnitude import DORA_SCALE
 from ...adapters.kernels.convolution import as_matrices
 from ...adapters.kinds.kind import LayerPlan
-from ...adapters.kinds.registry import (
-    FILE_RULES,
-    KINDS,
-    LOW_RANK,
-    layer_delta,
-    refuse_multiplying,
-)
+from ...adapters.kinds.registry import FILE_RULES, KINDS, LOW_RANK, layer_delta, refuse_multiplying
 from ...adapters.warm_start import resize
 from ...config import AdapterConfig
 from ...counters import counter_seed

@@ -14,11 +14,7 @@ from ...types import FrameGrid
 from ..file_memory import FileMemory
 from ..image_decoders import READABLE_IMAGES
 from .clip_files import ClipFiles
-from .control_files import (
-    controls_beside,
-    controls_in_folders,
-    folders_of_pairs,
-)
+from .control_files import controls_beside, controls_in_folders, folders_of_pairs
 from .folder_samples import Reader
 from .image_choices import read_choices
 from .kohya_folders import repeated_folders, tell_unused_numbers

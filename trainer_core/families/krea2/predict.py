@@ -15,14 +15,7 @@ from ...types import Conditioning
 from ...weights.base_location import BaseLocation
 from ...weights.diffusers_folder import read_json
 from ..base_names import base_name, distilled_by_name, says_not_distilled
-from ..diffusers_parts import (
-    computing_dtype,
-    inner_module,
-    pack,
-    pad_text,
-    read_shift,
-    unpack,
-)
+from ..diffusers_parts import computing_dtype, inner_module, pack, pad_text, read_shift, unpack
 
 _TURBO_MU = 1.15
 _TURBO = re.compile(r"(?<![a-z])turbo(?![a-z])")

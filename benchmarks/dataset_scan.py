@@ -24,7 +24,7 @@ from benchmarks.measuring.record import RESULTS, origin, write_record
 from trainer_core.config import DatasetSection
 from trainer_core.data.buckets import plan_buckets
 from trainer_core.data.file_memory import FileMemory
-from trainer_core.data.sources.problems import Scan
+from trainer_core.data.sources.folder_problems import Scan
 from trainer_core.data.sources.scan_dataset import scan_all
 from trainer_core.filesystem.allowed_folders import AllowedFolders
 

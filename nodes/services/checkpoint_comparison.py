@@ -46,7 +46,7 @@ def compare_run(
     """
     import torch
 
-    from ...trainer_core.config.reading import load_config
+    from ...trainer_core.config.read_run_file import load_config
     from ...trainer_core.device import borrowed_threads
     from ...trainer_core.diffusion.flow import SamplingStopped
     from ...trainer_core.inference import comparison

@@ -9,7 +9,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from ...trainer_core.config import BaseAdapter, DatasetSection, RunConfig
-from ...trainer_core.config.reading import dump_config
+from ...trainer_core.config.read_run_file import dump_config
 from ...trainer_core.errors import InputError
 from ...trainer_core.filesystem.storage import atomic_write, storage_error, write_text
 from ..host.folders import clear_leftovers

@@ -10,7 +10,7 @@ from comfyui.conftest import write_images
 from comfyui.graphs import graph
 from fixtures import foreign_files as files
 
-from trainer_core.config.reading import dump_config
+from trainer_core.config.read_run_file import dump_config
 from trainer_core.families.run_files import load_config
 
 LABEL = "Open run file as graph"

@@ -154,7 +154,7 @@ def lost_settings():
 
 def answer(given):
     quick = part("nodes.services.quick.plan")
-    dump = part("trainer_core.config.reading").dump_config
+    dump = part("trainer_core.config.read_run_file").dump_config
     model, connected = None, dict.fromkeys(given.pop("connected", ()), True)
     if name := given.pop("model", ""):
         from tiny_models.denoisers import tiny_model

@@ -8,7 +8,7 @@ from comfyui.graphs import graph
 from fixtures import foreign_files as files
 
 from trainer_core.config.folders import OVERRIDES, own_name
-from trainer_core.config.reading import dump_config
+from trainer_core.config.read_run_file import dump_config
 from trainer_core.config.run import walk_settings
 from trainer_core.config.section import choices_of, section_of
 from trainer_core.errors import ConfigError

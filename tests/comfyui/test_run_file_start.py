@@ -7,7 +7,7 @@ import pytest
 import torch
 from integration.runs import run_config
 
-from trainer_core.config.reading import dump_config, load_config
+from trainer_core.config.read_run_file import dump_config, load_config
 from trainer_core.training import SingleProcess, train
 from trainer_core.training.observer import SilentObserver
 from trainer_core.training.prepare.encode_dataset import prepare, save_manifest

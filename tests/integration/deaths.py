@@ -17,7 +17,7 @@ import torch
 
 from trainer_core.cli import main
 from trainer_core.config import RunConfig
-from trainer_core.config.reading import dump_config
+from trainer_core.config.read_run_file import dump_config
 from trainer_core.counters import counter_seed
 from trainer_core.training import train
 

@@ -8,7 +8,7 @@ from faults import BREAKS, BROKEN, overflowing
 from runs import CancelAfter, merge, metrics, record, run_config, tensors
 
 from tests.fixtures.combinations import some
-from trainer_core.config.reading import dump_config, load_config
+from trainer_core.config.read_run_file import dump_config, load_config
 from trainer_core.errors import ConfigError, NonFiniteError
 from trainer_core.training import train
 from trainer_core.training.observer import StepDone

@@ -12,7 +12,7 @@ from fixtures.kept_files.facts import arithmetic, digests, layers_of
 from runs import CancelAfter, metrics, tensors
 
 from trainer_core.adapter_files.read.read_adapter import read_adapter
-from trainer_core.config.reading import load_config
+from trainer_core.config.read_run_file import load_config
 from trainer_core.families.registry import get_family
 from trainer_core.training import train
 from trainer_core.training.observer import CacheProgress

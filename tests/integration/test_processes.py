@@ -10,7 +10,7 @@ from launches import ALONE, FORKED, launch_two
 from runs import CancelAfter, merge, metrics, noisy_images, run_config, tensors
 
 from tests.fixtures.tables import table
-from trainer_core.config.reading import dump_config
+from trainer_core.config.read_run_file import dump_config
 from trainer_core.training import SingleProcess, train
 from trainer_core.training.observer import SilentObserver
 from trainer_core.training.prepare.encode_dataset import prepare, save_manifest
@@ -23,7 +23,7 @@ from pathlib import Path
 import torch
 from faults import overflowing
 from runs import CancelAfter
-from trainer_core.config.reading import load_config
+from trainer_core.config.read_run_file import load_config
 from trainer_core.errors import NonFiniteError
 from trainer_core.training import AccelerateProcesses, train
 processes = AccelerateProcesses(torch.device("cpu"))

@@ -7,7 +7,7 @@ from fixtures.combinations import some
 from PIL import Image
 
 from trainer_core.cli import main
-from trainer_core.config.reading import load_config
+from trainer_core.config.read_run_file import load_config
 from trainer_core.errors import TrainerError
 from trainer_core.training import train
 from trainer_core.training.observer import SilentObserver

@@ -22,7 +22,7 @@ from tests.fixtures.compiler import COMPILED, NEEDS_COMPILER
 from tests.fixtures.tables import table
 from trainer_core.bases.locate import locate_base
 from trainer_core.config import BaseSection
-from trainer_core.config.reading import load_config
+from trainer_core.config.read_run_file import load_config
 from trainer_core.errors import ConfigError
 from trainer_core.families.registry import get_family
 from trainer_core.training import train

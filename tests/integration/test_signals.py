@@ -10,7 +10,7 @@ from deaths import commanded, in_child
 from launches import ALONE, ROOT
 from runs import record, run_config
 
-from trainer_core.config.reading import dump_config
+from trainer_core.config.read_run_file import dump_config
 from trainer_core.training import train
 
 pytestmark = [

@@ -11,7 +11,7 @@ from deaths import in_child, spread
 from runs import CancelAfter, assert_same_files, metrics, run_config
 
 from trainer_core.cli import main
-from trainer_core.config.reading import dump_config
+from trainer_core.config.read_run_file import dump_config
 from trainer_core.errors import ConfigError, InputError
 from trainer_core.families.family import Family
 from trainer_core.training import train

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer_core.config.reading import load_config
+from trainer_core.config.read_run_file import load_config
 from trainer_core.errors import ConfigError
 from trainer_core.filesystem.file_names import LONGEST_NAME, name_mistake
 

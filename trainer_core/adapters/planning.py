@@ -1,4 +1,4 @@
-"""From chosen layers to a plan for each: rank, alpha, and what neither layer nor kind can do."""
+"""The plan of each chosen layer: rank, alpha, and what its layer or kind cannot do."""
 
 from __future__ import annotations
 

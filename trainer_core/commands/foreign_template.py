@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..config import RunConfig
-from ..config.reading import parse_override
+from ..config.read_run_file import parse_override
 from ..errors import DatasetError, InputError
 from ..families.dataset_reading import read_dataset
 from ..families.run_files import load_config

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, cast
 
 from ..config import PreviewSection, RunConfig
 from ..config.presets.prompts import preview_prompts
-from ..config.problems import check_config
+from ..config.run_file_problems import check_config
 from ..errors import ConfigError, InputError
 from ..families.presets import GOALS, Gpu, plan_preset
 from ..families.run_files import run_file_of, run_file_template, templates

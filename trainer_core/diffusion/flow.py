@@ -1,4 +1,4 @@
-"""The straight path between an image and noise: what is trained, and how a preview is sampled.
+"""The straight path from image to noise: interpolation, velocity target, Euler sampling.
 
 The sampler's arithmetic is that of Diffusers' ``FlowMatchEulerDiscreteScheduler``, step by step and
 in the same precision: a preview is the image that a Diffusers pipeline samples from the same noise.

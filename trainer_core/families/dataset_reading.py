@@ -13,7 +13,7 @@ from ..data.captions.notes import caption_notes
 from ..data.report.dataset_report import DatasetReport
 from ..data.report.finding_kinds import KINDS
 from ..data.report.make_report import Batching, make_report
-from ..data.sources.problems import Scan
+from ..data.sources.folder_problems import Scan
 from ..data.sources.scan_dataset import scan_all
 from ..errors import ConfigError, DatasetError
 from ..filesystem.allowed_folders import AllowedFolders

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..config import RunConfig, reading
+from ..config import RunConfig, read_run_file
 from ..config.optimizer import OWN_DEFAULTS
-from ..config.reading import commented_run_file
+from ..config.read_run_file import commented_run_file
 from ..config.yaml_dialect import format_value
 from ..errors import ConfigError
 from ..printable import nearest
@@ -39,10 +39,10 @@ def load_config(
     overrides: Sequence[str] = (),
     tell: Callable[[str], None] | None = None,
 ) -> RunConfig:
-    """`trainer_core.config.reading.load_config`, which also refuses a family that there is not."""
+    """`config.read_run_file.load_config`, which also refuses a family that there is not."""
     # A run in a graph may have a base that only its host knows; its run file is read all the same.
     known, unlisted = _choices(), {"family": (GRAPH_MODEL,)}
-    return reading.load_config(source, overrides, tell, choices=known, unlisted=unlisted)
+    return read_run_file.load_config(source, overrides, tell, choices=known, unlisted=unlisted)
 
 
 def templates() -> Mapping[str, Mapping[str, Template]]:

@@ -1,4 +1,4 @@
-"""Files that are either whole or absent, and locks that at most one process holds.
+"""Files that are written whole or not at all (`atomic_write`), and locks that one process holds.
 
 Everything the trainer keeps is written under a temporary name in the same folder, flushed to disk,
 and renamed. A crash at any moment leaves the old file or the new one, never a half.

@@ -1,4 +1,4 @@
-"""Names of what is being written, who writes it, and what becomes of it when its writer is killed.
+"""Temporary names of what is being written, and the removal of what killed writers have left.
 
 A temporary file or folder lies beside its target, so that it can be renamed, and its name tells
 which process writes it. What no living process owns is removed by the next command that writes

@@ -1,4 +1,4 @@
-"""Rows of a program's table, what each does with a key, and what becomes of a file.
+"""`Conversion`: applies the rows of another program's table to the keys of its run file.
 
 One key goes through `Source.apply` (its row), `Conversion.set` (our setting and a note) and
 `Conversion.finish` (a note for what nothing has named).

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..config.problems import contradictions
 from ..config.run import RunConfig, nested
+from ..config.run_file_problems import contradictions
 from ..config.yaml_dialect import BACKSLASHES
 from ..errors import ConfigError, InputError, TrainerError
 from ..families.graph_model_denoiser import GRAPH_MODEL, OF_FILES

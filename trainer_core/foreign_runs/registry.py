@@ -1,4 +1,4 @@
-"""The programs whose run files are read: one line each."""
+"""The programs whose run files are read, one line each."""
 
 from __future__ import annotations
 

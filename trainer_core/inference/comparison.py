@@ -1,4 +1,4 @@
-"""The same prompts from the same noise, in several ways, side by side."""
+"""Samples the same prompts from the same noise in several ways, side by side."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The formats by name."""
+"""The formats that ``memory.base_format`` packs weights into, by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run tells the outside, and how the outside stops it.
+"""`Observer`: a run's events to the outside; requests to save, preview or stop from there.
 
 The command line draws a progress bar from these events, a node draws a panel, a test collects them.
 The run itself knows nothing of any of them.

@@ -1,4 +1,4 @@
-"""`train`: from a run file to an adapter file."""
+"""`train`: a whole training, from a run file to an adapter file: plans memory, loads, trains."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..adapters.layer_list import adapted_layers, layer_kinds
 from ..bases.distilled import distilled_note
 from ..config import MemorySection, RunConfig
 from ..config.defaults import fitted_warmup, preservation_summary, resolved_length, run_length
-from ..config.reading import dump_config
+from ..config.read_run_file import dump_config
 from ..data.cache.build_cache import cache_folder
 from ..data.describe_epoch import describe_plan
 from ..device import (

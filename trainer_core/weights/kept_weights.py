@@ -1,4 +1,4 @@
-"""How the weights of a base would be kept, told by the headers of its files alone."""
+"""In which format each weight of a base would be kept, told by its files' headers alone."""
 
 from __future__ import annotations
 

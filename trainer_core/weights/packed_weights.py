@@ -1,4 +1,4 @@
-"""Weights that a file has packed: their parts, their own shapes, and whether they fit together.
+"""Weights that a file has packed (GGUF, ComfyUI): their parts, shapes, and whether these fit.
 
 Beside ``<layer>.weight`` ComfyUI's files have ``<layer>.weight_scale`` and the like. What a layer
 is packed as stands in a note, see `header`. In a GGUF file a weight is one tensor.

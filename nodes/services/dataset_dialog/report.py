@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
     from ....trainer_core.config import DatasetSection
-    from ....trainer_core.data.sources.problems import Fault, Scan
+    from ....trainer_core.data.sources.folder_problems import Fault, Scan
     from ....trainer_core.filesystem.allowed_folders import AllowedFolders
     from ....trainer_core.types import Bucket, Sample
 

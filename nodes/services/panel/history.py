@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ....trainer_core.config.reading import load_config
+from ....trainer_core.config.read_run_file import load_config
 from ....trainer_core.errors import InputError
 from ....trainer_core.filesystem.storage import lock_holder
 from ....trainer_core.filesystem.text_files import (

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ....trainer_core.config.reading import load_config
+from ....trainer_core.config.read_run_file import load_config
 from ....trainer_core.errors import InputError, StorageError, TrainerError
 from ....trainer_core.filesystem.storage import atomic_write, write_json
 from ....trainer_core.filesystem.text_files import parse_object

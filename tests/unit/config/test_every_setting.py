@@ -19,8 +19,8 @@ from pydantic import ValidationError
 
 import trainer_core.config
 from trainer_core.config import RunConfig
-from trainer_core.config.problems import contradictions, problems_of, raise_problems
 from trainer_core.config.run import walk_settings
+from trainer_core.config.run_file_problems import contradictions, problems_of, raise_problems
 from trainer_core.config.section import section_of, traits_of
 from trainer_core.errors import ConfigError
 

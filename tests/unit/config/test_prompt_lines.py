@@ -3,7 +3,7 @@
 import pytest
 
 from trainer_core.config.preview import FLAGS, PreviewSection, parse_prompt, prompt_line
-from trainer_core.config.reading import load_config
+from trainer_core.config.read_run_file import load_config
 from trainer_core.errors import ConfigError
 
 LINE = 'a house -- by a lake--side --w 768 --h 512 --d 42 --s 8 --l 3.5 --n "blurry, --- dark"'

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.fixtures import foreign_files as files
 from tests.fixtures.tables import table
 from trainer_core.config import PreviewSection
-from trainer_core.config.reading import parse_override
+from trainer_core.config.read_run_file import parse_override
 from trainer_core.errors import ConfigError, InputError
 from trainer_core.families.run_files import load_config
 from trainer_core.foreign_runs import read_foreign

@@ -6,7 +6,7 @@ from tests.fixtures.tables import table
 from trainer_core.config import RunConfig
 from trainer_core.config.defaults import fitted_warmup, preservation_prompts
 from trainer_core.config.optimizer import OptimizerSection
-from trainer_core.config.problems import check_config, contradictions
+from trainer_core.config.run_file_problems import check_config, contradictions
 from trainer_core.config.section import traits_of
 from trainer_core.errors import ConfigError
 

@@ -4,7 +4,7 @@ import pytest
 
 from tests.fixtures.tables import table
 from trainer_core.config import RunConfig
-from trainer_core.config.problems import contradictions
+from trainer_core.config.run_file_problems import contradictions
 
 ON = {"positive": "an old person", "negative": "a young person", "neutral": ["a person"]}
 

@@ -3,7 +3,7 @@
 import pytest
 
 from trainer_core.config import dataset_folders
-from trainer_core.config.reading import load_config
+from trainer_core.config.read_run_file import load_config
 
 CROSS = {"flip": False, "mask": {"source": "auto", "background": 0.1}}
 

@@ -6,7 +6,7 @@ import torch
 from PIL import Image
 
 from tests.unit.nodes.conftest import pack_module
-from trainer_core.config.reading import load_config
+from trainer_core.config.read_run_file import load_config
 from trainer_core.data.image import open_image
 from trainer_core.data.sources.scan_folder import scan
 

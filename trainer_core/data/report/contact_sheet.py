@@ -1,4 +1,4 @@
-"""A contact sheet: the images by bucket, each with what is cut off in the dark."""
+"""A contact sheet: the images by bucket, with what is cut off each darkened."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a report says of a dataset, as plain values; words and pages are made from these alone."""
+"""`DatasetReport`: a report's facts as plain values; words and pages are made from these alone."""
 
 from __future__ import annotations
 

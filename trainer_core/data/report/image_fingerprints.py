@@ -1,4 +1,4 @@
-"""The images as they look: each decoded once, small and grey, and remembered by its content.
+"""What images look like, for duplicates: each decoded once, small and grey, and remembered.
 
 A JPEG is decoded at an eighth of its size where that is enough. What was seen lies in one file of
 the cache, 88 bytes an image, and an image that is read again with the same bytes is not decoded.

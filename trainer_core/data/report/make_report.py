@@ -17,7 +17,7 @@ from ..buckets import MUCH_CROPPED
 from ..captions.length import TextLimit, caption_tokens
 from ..crop import crop_and_focus
 from ..describe_epoch import describe_plan, planned_batches
-from ..sources.problems import Fault, Scan
+from ..sources.folder_problems import Fault, Scan
 from .caption_findings import bracket_findings, caption_findings, caption_report, cut_captions
 from .dataset_report import (
     BesideImage,

@@ -14,8 +14,8 @@ from typing import Any, Literal
 from ...config import DatasetSection
 from ...errors import DatasetError
 from ...filesystem.text_files import parse_json, read_text
+from .folder_problems import EXPECTED_CAPTION, Problems
 from .list_files import ListedFile, Listing
-from .problems import EXPECTED_CAPTION, Problems
 
 LARGEST_CAPTION = 2**20
 """Bytes of a caption; text encoders read some hundred words."""

@@ -1,4 +1,4 @@
-"""From a clip in a dataset folder to the samples that its parts are."""
+"""From a clip of a dataset folder to the samples that its parts are."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..file_memory import FileMemory
 from ..image import ImageInfo
 from ..image_decoders import NoDecoderError
 from ..image_header import header_info
-from .problems import BAD_CLIP, Problems
+from .folder_problems import BAD_CLIP, Problems
 
 _PART = re.compile(r" #\d+$")
 

@@ -1,4 +1,4 @@
-"""Whose control image a file is: by its name, by its folder, or by both."""
+"""Which file is a control image of which training image: by its name, its folder, or both."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...filesystem.allowed_folders import AllowedFolders
+from .folder_problems import Problems
 from .list_files import ListedFile, Listing, keys_by_name, list_folder
 from .mask_files import MaskFile, Masks, masked_image
-from .problems import Problems
 
 _MARKED = re.compile(r"^(?P<stem>.+)_control(?:_(?P<number>\d{1,4}))?$", re.DOTALL)
 _NUMBERED = re.compile(r"^(?P<stem>.+)_(?P<number>\d{1,4})$", re.DOTALL)

@@ -1,4 +1,4 @@
-"""From the files of a folder to one sample."""
+"""The sample of one image of a folder: with its caption, mask, control images and layers."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from ..image import ImageInfo
 from .caption_files import stated_caption, texts_beside
 from .clip_files import ClipFiles
 from .control_files import Controls, ordered
+from .folder_problems import NO_MASK, Problems
 from .image_choices import ImageChoices
 from .kohya_folders import RepeatedFolder
 from .layer_files import BAD_LAYERS, ImageLayer, layer_problem, layers_problem
 from .list_files import ListedFile, Listing
 from .mask_files import Masks, of_its_shape
-from .problems import NO_MASK, Problems
 
 
 @dataclass(slots=True)

@@ -11,8 +11,8 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from ...errors import DatasetError
+from .folder_problems import Problems
 from .list_files import ListedFile, Listing
-from .problems import Problems
 from .recognize_layout import REPEATED_FOLDER
 
 MOST_REPEATS = 10000

@@ -16,8 +16,8 @@ from ...filesystem.allowed_folders import AllowedFolders
 from ...filesystem.file_names import CLIP_EXTENSIONS
 from ..image import ImageInfo, turned_note
 from ..masks import same_shape
+from .folder_problems import BAD_MASK, Problems
 from .list_files import ListedFile, Listing, keys_by_name, list_folder
-from .problems import BAD_MASK, Problems
 from .recognize_layout import MASK_FOLDER
 
 _ONE_TRAINER, _CONDITION = "-masklabel", "-condlabel"

@@ -20,6 +20,7 @@ from ..file_memory import FileMemory
 from ..image import ImageInfo
 from .caption_files import stated_caption, texts_beside
 from .clip_files import ClipFiles
+from .folder_problems import NO_MASK, Problems, Scan
 from .image_choices import ImageChoices, read_choices
 from .list_files import ListedFile, Listing, list_folder
 from .mask_files import of_its_shape, tell_without_mask
@@ -33,7 +34,6 @@ from .metadata_file import (
     refuse_table,
 )
 from .metadata_rows import Entry, KnownFiles, read_entry
-from .problems import NO_MASK, Problems, Scan
 from .recognize_layout import PartFolder, metadata_parts
 
 

@@ -22,8 +22,8 @@ from ...types import FrameGrid, Sample
 from ..file_memory import FileMemory
 from ..paused_gc import paused_gc
 from .clip_files import image_name
+from .folder_problems import SHOWN, Scan
 from .list_files import shown_text
-from .problems import SHOWN, Scan
 from .scan_folder import scan
 
 REGULARIZATION = "regularization"

@@ -15,6 +15,7 @@ from ..file_memory import FileMemory
 from ..image_decoders import READABLE_IMAGES
 from .clip_files import ClipFiles
 from .control_files import controls_beside, controls_in_folders, folders_of_pairs
+from .folder_problems import ONLY_CLIPS, SHOWN, Problems, Scan
 from .folder_samples import Reader
 from .image_choices import read_choices
 from .kohya_folders import repeated_folders, tell_unused_numbers
@@ -22,7 +23,6 @@ from .layer_files import BAD_LAYERS, ImageLayer, layers_by_image
 from .list_files import ListedFile, Listing, dataset_root, list_folder
 from .mask_files import masks_beside, masks_in_folder, take_mask, tell_masks
 from .metadata_samples import survey_metadata
-from .problems import ONLY_CLIPS, SHOWN, Problems, Scan
 from .recognize_layout import (
     CONTROL_FOLDER,
     LAYERS_FOLDER,

@@ -1,4 +1,4 @@
-"""The lowest loss on held-out images so far: where the adapter is best, and when to end.
+"""`BestLoss`: the lowest loss on held-out images: where the adapter is best, and early stopping.
 
 It is part of a checkpoint, so that a run that goes on decides as one that was never stopped.
 """

@@ -1,4 +1,4 @@
-"""Averages of an adapter's factors, kept beside those that are trained.
+"""`FactorAverages`: EMA and power averages of an adapter's factors, kept while it trains.
 
 What is averaged are the factors, as they are trained: the delta of averaged factors is not the
 average of the deltas, as a product of two means is not the mean of a product. `docs/ema.md` says

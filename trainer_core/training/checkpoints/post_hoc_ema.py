@@ -1,4 +1,4 @@
-"""Adapters of averages that are chosen after the run, from what its checkpoints keep."""
+"""Post-hoc EMA: adapters of averages that are chosen after the run, from its checkpoints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Averages of a power function, and how others are made of them after the run.
+"""The arithmetic of post-hoc EMA: averages of a power function, and others made of them.
 
 After update t the average of exponent gamma is ``keep * average + (1 - keep) * weights`` with
 ``keep = (1 - 1/t)^(gamma + 1)``. The share of update k in it is

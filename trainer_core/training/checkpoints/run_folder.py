@@ -1,4 +1,4 @@
-"""A run's folder: ``<output.dir>/<output.name>/v0, v1, ...``.
+"""A run's version folders, ``v0, v1, ...``: created, found, locked, and their ``run.json``.
 
 A version is made whole under a temporary name and renamed, so that another run that starts at the
 same moment never sees it without its lock. A version is never used by a second run; a dead one that

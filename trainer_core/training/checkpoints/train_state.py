@@ -1,4 +1,4 @@
-"""`TrainState`: what the steps of a run change."""
+"""`TrainState`: adapter, optimizer, averages and counts: what checkpoints save and restore."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was cleaned away of runs, and can be put back for as long as the process lives.
+"""The trash: runs and checkpoints that were cleaned away, and can be put back for a while.
 
 An entry of the trash is a folder with a lock, a note of what is in it, and the parts themselves,
 which were renamed, never copied. The name of the note says how far the work is, so that a process

@@ -1,4 +1,4 @@
-"""What happens when the device's memory is full in a step: the same step again in less memory.
+"""`MemoryManager`: repeats a step in less memory where the device is full.
 
 There are three ways, of which the one that costs least time is taken first. All blocks compute
 their activations again; more blocks are swapped; samples of a micro-batch go through the base in

@@ -1,4 +1,4 @@
-"""What a good teacher would say of a run, each sentence once and with the remedy that it names.
+"""`Adviser`: advice on a run's losses, norms and previews, each sentence once, with its remedy.
 
 Everything is judged by what the loop records anyway: the adapter's size, the losses on held-out
 images, and the previews. The thresholds stand here alone, each with where it comes from.

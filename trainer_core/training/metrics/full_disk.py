@@ -1,4 +1,4 @@
-"""A disk that takes nothing does not end a run: it is told once, and tried again."""
+"""`Unwritten`: keeps what a full disk did not take, and tries again; the run does not end."""
 
 from __future__ import annotations
 

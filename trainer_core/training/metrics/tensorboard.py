@@ -1,4 +1,4 @@
-"""TensorBoard's events, for people; they repeat what ``metrics.jsonl`` says."""
+"""`TensorBoard`: a tracker; its event files repeat what ``metrics.jsonl`` says."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`Tracker`: someone who is told what ``metrics.jsonl`` says, and whom nobody needs."""
+"""`Tracker`: hands metrics on to a library such as TensorBoard; if it fails, the run goes on."""
 
 from __future__ import annotations
 

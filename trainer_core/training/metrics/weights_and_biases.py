@@ -1,4 +1,4 @@
-"""Weights & Biases, where the user names it; it is told numbers, and what is said here.
+"""`WeightsAndBiases`: a tracker, where the user names it; what is sent to it, and what is not.
 
 It is used directly and not through accelerate's tracker: that one writes to accelerate's log, which
 refuses unless accelerate's state has been made, and that state is the whole process's: in ComfyUI

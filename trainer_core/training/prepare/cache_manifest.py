@@ -1,4 +1,4 @@
-"""The list of a finished cache: what a run needs to train it without images and text encoders.
+"""The manifest of a finished cache, with which a run needs no images and no text encoders.
 
 It lies in the cache's folder and names files by their keys alone, so that the folder can be moved
 to another machine. It holds the samples' names and the preview prompts, but no paths. Samples are

@@ -47,8 +47,8 @@ from ...data.drawn_masks import with_areas
 from ...data.file_memory import FileMemory
 from ...data.masks import require_masks_fit
 from ...data.report.make_report import warnings_before
+from ...data.sources.folder_problems import Scan
 from ...data.sources.layer_files import require_layers
-from ...data.sources.problems import Scan
 from ...data.sources.scan_dataset import scan_all
 from ...errors import ConfigError
 from ...families.family import Family

@@ -1,4 +1,4 @@
-"""What a run is refused for before weights are loaded; `train` and ``doctor`` ask the same."""
+"""What a run is refused for before weights are loaded, by `train` and ``doctor`` alike."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gradients of a step: from the losses of its micro-batches; their norm, and their memory."""
+"""Forward and backward of a step's micro-batches; clipping and freeing of gradients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The next micro-batches are read while the device computes."""
+"""`ReadAhead`: the next micro-batches are read in a thread while the device computes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A base that fits no single device: each process keeps a part of every frozen weight.
+"""Sharding (FSDP): each process keeps a part of every frozen weight.
 
 torch's FSDP2 (`fully_shard`) gathers the weights of one block before it runs and frees them behind
 it. The adapter's factors stay whole in every process, so that their gradients are summed as they

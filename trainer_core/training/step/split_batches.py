@@ -1,4 +1,4 @@
-"""Micro-batches in parts, one after the other, where the device has no room for a whole one.
+"""`SplitBatches`: micro-batches in parts, one after the other, where a whole one has no room.
 
 The samples are the same, with the same noise and noise levels, and so is the sum of their
 gradients, up to rounding. Dropout inside the adapter is drawn for each part, as it is for each of

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ...config import RunConfig
-from ...config.reading import dump_config
+from ...config.read_run_file import dump_config
 from ...device import borrowed_threads, resolve_device
 from ...errors import ConfigError, InputError, StorageError, TrainerError
 from ...families.registry import get_family

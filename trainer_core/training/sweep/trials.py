@@ -12,8 +12,8 @@ from typing import Any
 from pydantic.fields import FieldInfo
 
 from ...config import RunConfig
-from ...config.problems import unknown_setting
 from ...config.run import find_setting, walk_settings
+from ...config.run_file_problems import unknown_setting
 from ...config.section import section_of, traits_of
 from ...config.yaml_dialect import format_value, parse_yaml
 from ...errors import ConfigError

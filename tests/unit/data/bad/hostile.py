@@ -21,7 +21,7 @@ from tests.fixtures.bad_input import (
     write_pair,
 )
 from trainer_core.config import DatasetSection
-from trainer_core.config.problems import check_config
+from trainer_core.config.run_file_problems import check_config
 from trainer_core.data.repeats_and_weights import repeats_and_weights
 from trainer_core.data.sources.scan_dataset import scan_all
 from trainer_core.families.run_files import load_config

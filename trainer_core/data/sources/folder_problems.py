@@ -1,4 +1,4 @@
-"""What is wrong with a dataset folder, and what its policies say to that."""
+"""Collects what is wrong with a dataset folder, and applies its policies: stop, skip or note."""
 
 from __future__ import annotations
 

@@ -19,7 +19,8 @@ from ..errors import ConfigError
 from ..filesystem.text_files import read_text
 from .adapter import AdapterConfig
 from .base_path import has_hub_form
-from .problems import (
+from .run import RunConfig, find_setting, names_step, walk_settings
+from .run_file_problems import (
     can_be_path,
     contradictions,
     problems_of,
@@ -28,7 +29,6 @@ from .problems import (
     unknown_setting,
     unknown_words,
 )
-from .run import RunConfig, find_setting, names_step, walk_settings
 from .section import (
     Problem,
     bounds_in_words,

@@ -79,7 +79,7 @@ class PrecisionError(RunError):
 
 
 @contextmanager
-def told_of(source: object) -> Iterator[None]:
+def naming_file(source: object) -> Iterator[None]:
     """Let errors of an adapter that does not fit name its file.
 
     Args:

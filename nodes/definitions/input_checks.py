@@ -21,7 +21,7 @@ from ...trainer_core.printable import shortened
 from ..host import comfy_host, prompt_under_check
 from . import sockets
 from .setting_inputs import SettingInput, section_values
-from .shown_errors import as_refused, as_shown, register_node, schema_of
+from .shown_errors import refusal_text, register_node, schema_of, shown_error
 
 _Node = TypeVar("_Node", bound=type[io.ComfyNode])
 _LONGEST = 60
@@ -49,7 +49,7 @@ def checked(node: _Node) -> _Node:
                 _check(cls.SCHEMA, each, inputs)
             return inner(cls, **inputs)
         except TrainerError as error:
-            raise as_shown(cls, error, _makers(inputs.values())) from None
+            raise shown_error(cls, error, _makers(inputs.values())) from None
 
     node.execute = classmethod(run)  # type: ignore[assignment]
     return node
@@ -117,7 +117,7 @@ def refusal(node: type[io.ComfyNode], check: Callable[[Mapping[str, Any]], None]
                 _check_value(node.SCHEMA, each, constants[each.id])
         check(constants)
     except TrainerError as error:
-        return as_refused(node, error)
+        return refusal_text(node, error)
     return True
 
 

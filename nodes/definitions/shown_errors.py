@@ -83,14 +83,14 @@ def schema_of(node_class: object) -> io.Schema | None:
 prompt_settings.register_setting_paths(settings_of)
 
 
-def as_shown(
+def shown_error(
     node: type[io.ComfyNode], error: TrainerError, makers: Collection[str] = ()
 ) -> TrainerError:
     """What ComfyUI is to say of an error that the node has raised; the node's box says it too.
 
     `makers` are titles of nodes whose inputs it speaks of where several have the same setting.
     """
-    refusal = told_by(node, error, makers)
+    refusal = in_node_words(node, error, makers)
     from ..services.panel.run_states import PANEL
 
     node_id = comfy_host.current_node()
@@ -100,9 +100,9 @@ def as_shown(
     return shown(refusal["found"], refusal["expected"], refusal["remedy"])
 
 
-def as_refused(node: type[io.ComfyNode], error: TrainerError) -> str:
+def refusal_text(node: type[io.ComfyNode], error: TrainerError) -> str:
     """What ComfyUI is to say of an error in a prompt that it therefore does not queue."""
-    shown = told_by(node, error)
+    shown = in_node_words(node, error)
     prompt_under_check.tell_sender(EVENT, {**_address(node), **shown})
     return str(InputError(shown["found"], shown["expected"], shown["remedy"]))
 
@@ -118,10 +118,10 @@ def _address(node: type[io.ComfyNode]) -> dict[str, str]:
     }
 
 
-def told_by(
+def in_node_words(
     node: type[io.ComfyNode], error: TrainerError, makers: Collection[str] = ()
 ) -> dict[str, str]:
-    """An error in the words of the graph, as `as_shown` takes it.
+    """An error in the words of the graph, as `shown_error` takes it.
 
     JSON values: what was ``found``, what was ``expected`` and the ``remedy``; ``input`` is the
     node's input that the remedy names, or empty.

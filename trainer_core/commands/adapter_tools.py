@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from ..errors import AdapterError, InputError, told_of
+from ..errors import AdapterError, InputError, naming_file
 from ..families.run_files import load_config
 from . import VERBS
 from .adapter_output import (
@@ -79,7 +79,7 @@ def merge(arguments: Arguments) -> int:
             stack.enter_context(open_adapter(path, base.family.layers.key_map)) for path in adapters
         ]
         for path, each in zip(adapters, opened, strict=True):
-            with told_of(path):
+            with naming_file(path):
                 plan_jobs(base, [(each.state, 1.0)])
         progress = stack.enter_context(LayerProgress("merged", as_json=arguments.json))
         report = merge_into_base(

@@ -15,10 +15,10 @@ from ..families.dataset_reading import read_dataset
 from ..families.run_files import load_config
 from ..filesystem.storage import given_path, write_text
 from ..foreign_runs import (
-    Beside,
     Document,
     Epoch,
     ForeignRun,
+    NamedFiles,
     command_document,
     open_document,
     read_foreign,
@@ -42,7 +42,7 @@ def template_of(arguments: Arguments) -> int:
     documents += [open_document(each) for each in own.get("from", ())]
     family, changes = _family(rest.settings)
     files = own.get("from") or ["."]
-    beside = Beside(documents[0].name if documents[0].format != "command" else files[0])
+    beside = NamedFiles(documents[0].name if documents[0].format != "command" else files[0])
     run = read_foreign(documents, family=family, beside=beside, count=count_epoch)
     run = _changed(run, changes)
     run.config()

@@ -6,14 +6,14 @@ counterpart, or is not known.
 """
 
 from .documents import Document, open_document
-from .program import Beside
+from .program import NamedFiles
 from .read_run import Epoch, ForeignRun, command_document, in_reading_order, read_foreign
 
 __all__ = [
-    "Beside",
     "Document",
     "Epoch",
     "ForeignRun",
+    "NamedFiles",
     "command_document",
     "in_reading_order",
     "open_document",

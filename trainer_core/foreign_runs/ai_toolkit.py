@@ -18,7 +18,7 @@ from .conversion import Cases, Conversion, Source, leaves, name_of
 from .dataset_folders import WEIGHT, Folder, set_folders
 from .key_table_parser import read_tables
 from .optimizers import FINDS_ITS_RATE, set_optimizer
-from .program import Given, Program, has, set_family, trains_clips
+from .program import ConversionInput, Program, has, set_family, trains_clips
 from .shared_settings import set_image_folder, set_previews, set_sizes, set_text_encoder
 from .value_readers import BASE_FORMATS, UnfitError, flag, mappings, number, text, texts, whole
 
@@ -34,7 +34,7 @@ _SLIDERS = ("slider", "concept_slider")
 _TRAINERS = {"sd_trainer", "ui_trainer", "diffusion_trainer", *_SLIDERS}
 
 
-def _convert(files: Given, to: Conversion) -> None:
+def _convert(files: ConversionInput, to: Conversion) -> None:
     document = files.documents[0].values
     config = document.get("config")
     processes = config.get("process") if isinstance(config, Mapping) else None
@@ -119,7 +119,7 @@ def _known(source: Source) -> str:
     return "none" if name in ("linear", "step") else "known" if known else "unknown"
 
 
-def _set_model(files: Given, source: Source, to: Conversion) -> None:
+def _set_model(files: ConversionInput, source: Source, to: Conversion) -> None:
     """Set base, alpha, what is laid on the base, and how it is kept in memory."""
     if not source.facts["@full"]:
         rank = source.read("network.rank", whole) or source.read("network.linear", whole, 4)
@@ -276,7 +276,7 @@ def _without_images(source: Source, datasets: Sequence[Mapping[str, Any]], to: C
 
 
 def _set_datasets(
-    files: Given, source: Source, datasets: Sequence[Mapping[str, Any]], to: Conversion
+    files: ConversionInput, source: Source, datasets: Sequence[Mapping[str, Any]], to: Conversion
 ) -> None:
     weight, word = (
         source.read("train.reg_weight", number, 1.0),

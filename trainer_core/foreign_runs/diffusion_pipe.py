@@ -14,7 +14,7 @@ from .conversion import Conversion, Source
 from .dataset_folders import Folder, set_folders
 from .key_table_parser import read_tables
 from .optimizers import set_optimizer
-from .program import Given, Program, has, set_family, trains_clips
+from .program import ConversionInput, Program, has, set_family, trains_clips
 from .shared_settings import NOT_HERE, ONE_SIZE, say_family_of_datasets, set_image_folder, set_sizes
 from .value_readers import (
     UnfitError,
@@ -53,7 +53,7 @@ def _is_training(values: Mapping[str, Any]) -> bool:
     return named or bool(_directories(values))
 
 
-def _convert(files: Given, to: Conversion) -> None:
+def _convert(files: ConversionInput, to: Conversion) -> None:
     datasets = next((e for e in files.documents if _directories(e.values)), None)
     run = next((e for e in files.documents if e is not datasets), None)
     mode = "single_beginning"

@@ -11,14 +11,14 @@ from ..errors import ConfigError
 from .conversion import Conversion, Source
 from .key_table_parser import read_tables
 from .optimizers import set_optimizer
-from .program import Given, Program, has, set_family
+from .program import ConversionInput, Program, has, set_family
 from .shared_settings import set_image_folder
 
 _NAME = "FlyMyAI"
 _TABLES = read_tables("flymyai")
 
 
-def _convert(files: Given, to: Conversion) -> None:
+def _convert(files: ConversionInput, to: Conversion) -> None:
     source = Source(files.name, files.documents[0].values, _TABLES[""])
     source.apply(to)
     key = "data_config.control_dir"

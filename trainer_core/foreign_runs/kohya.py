@@ -15,7 +15,7 @@ from .conversion import Conversion, Source, Table
 from .documents import script_of
 from .key_table_parser import read_tables
 from .optimizers import set_optimizer
-from .program import Given, other_script
+from .program import ConversionInput, other_script
 from .shared_settings import NOT_HERE, set_previews
 from .value_readers import numbers, text, texts, whole
 
@@ -68,7 +68,10 @@ def arguments_of(table: Table) -> set[str]:
 
 
 def read_parts(
-    files: Given, to: Conversion, scripts: Sequence[str], is_dataset: Callable[[Values], bool]
+    files: ConversionInput,
+    to: Conversion,
+    scripts: Sequence[str],
+    is_dataset: Callable[[Values], bool],
 ) -> tuple[str, dict[str, Any], Datasets]:
     """Collect the arguments of a training, from a command and the file it names, and its datasets.
 
@@ -207,7 +210,7 @@ _FLAG = re.compile(r"\s--(?=[a-z]+\s)")
 
 
 def set_samples(
-    files: Given, source: Source, to: Conversion, size: int, steps: int, guidance: float
+    files: ConversionInput, source: Source, to: Conversion, size: int, steps: int, guidance: float
 ) -> None:
     """Say what previews are made of, where the file of prompts can be read.
 
@@ -231,7 +234,7 @@ def set_samples(
             to.set(f"preview.{setting}", value, f"{key} ({setting})", value, stated=False)
 
 
-def _samples_of(files: Given, name: str) -> list[Values] | None:
+def _samples_of(files: ConversionInput, name: str) -> list[Values] | None:
     """The prompts of a file, with what stands beside them; None where it cannot be read."""
     if not name.endswith((".toml", ".json")):
         lines = files.lines(name)

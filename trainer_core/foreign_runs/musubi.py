@@ -27,7 +27,7 @@ from .kohya import (
     set_steps,
     without_sections,
 )
-from .program import Given, Program, set_family, trains_clips
+from .program import ConversionInput, Program, set_family, trains_clips
 from .sd_scripts import is_of_sd_scripts
 from .shared_settings import say_family_of_datasets, set_image_folder, set_list_of_images
 from .value_readers import mapping, mappings, numbers, text
@@ -72,7 +72,7 @@ def _is_training(values: Mapping[str, Any]) -> bool:
     return len(_TELLING & without_sections(values).keys()) >= 2
 
 
-def _convert(files: Given, to: Conversion) -> None:
+def _convert(files: ConversionInput, to: Conversion) -> None:
     scripts = _scripts() + (_OF_VIDEOS if files.in_graph else [])
     script, arguments, datasets = read_parts(files, to, scripts, _has_datasets)
     if script or arguments:
@@ -91,7 +91,7 @@ def _convert(files: Given, to: Conversion) -> None:
         _read_datasets(*datasets, to, clips=trains_clips(files, to))
 
 
-def _set_base(files: Given, source: Source, script: str, to: Conversion) -> None:
+def _set_base(files: ConversionInput, source: Source, script: str, to: Conversion) -> None:
     version = source.read("model_version", text, "").lower()
     for key, name in (("edit_plus", "edit-2509"), ("edit", "edit")):
         if source.on(key) and not version:

@@ -18,7 +18,7 @@ from .conversion import Conversion, Source, name_of
 from .dataset_folders import WEIGHT, Folder, set_folders
 from .key_table_parser import read_tables
 from .optimizers import set_optimizer
-from .program import Given, Program, has, set_family
+from .program import ConversionInput, Program, has, set_family
 from .shared_settings import NOT_HERE, ONE_SIZE, set_previews, set_sizes, set_text_encoder
 from .value_readers import UnfitError, containing, flag, mappings, number, sides, text, whole
 
@@ -30,7 +30,7 @@ _OF_SAMPLES = ("width", "height", "seed", "negative_prompt", "diffusion_steps", 
 _ROLES = {"STANDARD": "train", "VALIDATION": "validation", "PRIOR_PREDICTION": "regularization"}
 
 
-def _convert(files: Given, to: Conversion) -> None:
+def _convert(files: ConversionInput, to: Conversion) -> None:
     documents = [each for each in files.documents if not _holds_list(each.values)]
     source = Source(files.name, (documents or files.documents)[0].values, _TABLES[""])
     source.apply(to)
@@ -174,7 +174,7 @@ def _set_interval(source: Source, to: Conversion, key: str, usual: int, setting:
         source.unused(to, by, why=f"It is read with {key}.")
 
 
-def _listed(files: Given, source: Source, key: str, file: str, marks: set[str]) -> Any:
+def _listed(files: ConversionInput, source: Source, key: str, file: str, marks: set[str]) -> Any:
     """A list that stands in the configuration, in a file of its own, or was given beside it.
 
     Returns:
@@ -195,7 +195,7 @@ def _listed(files: Given, source: Source, key: str, file: str, marks: set[str]) 
     return None
 
 
-def _set_concepts(files: Given, source: Source, to: Conversion) -> None:
+def _set_concepts(files: ConversionInput, source: Source, to: Conversion) -> None:
     key = "concept_file_name"
     items = _listed(files, source, "concepts", key, {"path", "balancing"})
     if items is None:
@@ -258,7 +258,7 @@ def _set_repeats(source: Source, to: Conversion) -> None:
         source.set(to, "dataset.num_repeats", round(value), "balancing", value, near)
 
 
-def _set_samples(files: Given, source: Source, to: Conversion) -> None:
+def _set_samples(files: ConversionInput, source: Source, to: Conversion) -> None:
     key = "sample_definition_file_name"
     items = _listed(files, source, "samples", key, {"prompt", "diffusion_steps"})
     if items is None:

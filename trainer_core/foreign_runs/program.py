@@ -20,7 +20,7 @@ from .value_readers import ABSENT
 Found = TypeVar("Found")
 
 
-class Beside:
+class NamedFiles:
     """Opens files that a file names: from the current folder, or beside it."""
 
     def __init__(self, name: str) -> None:
@@ -44,7 +44,7 @@ class Beside:
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class ConversionInput:
     """What a conversion starts from.
 
     Attributes:
@@ -56,7 +56,7 @@ class Given:
 
     documents: Sequence[Document]
     family: str = ""
-    beside: Beside | None = None
+    beside: NamedFiles | None = None
     in_graph: bool = False
 
     def find(self, name: str) -> Document | None:
@@ -92,7 +92,7 @@ class Program:
     version: str
     tables: Mapping[str, Table]
     marks: Mapping[str, Callable[[Mapping[str, Any]], bool]]
-    convert: Callable[[Given, Conversion], None]
+    convert: Callable[[ConversionInput, Conversion], None]
     beside: Callable[[Mapping[str, Any]], bool] | None = None
     scripts: Callable[[], Sequence[str]] = tuple
 
@@ -115,7 +115,7 @@ def has(*path: str) -> Callable[[Mapping[str, Any]], bool]:
     return found
 
 
-def trains_clips(files: Given, to: Conversion) -> bool:
+def trains_clips(files: ConversionInput, to: Conversion) -> bool:
     """Whether the base may be one of videos: a MODEL of the graph, or one that no file names."""
     return files.in_graph and to.values.get("family", GRAPH_MODEL) == GRAPH_MODEL
 
@@ -138,7 +138,7 @@ def other_script(name: str, words: Sequence[str], scripts: Sequence[str]) -> Inp
 
 
 def set_family(
-    to: Conversion, files: Given, program: str, key: str, word: str, stated: Any = ABSENT
+    to: Conversion, files: ConversionInput, program: str, key: str, word: str, stated: Any = ABSENT
 ) -> None:
     """Say family and variant, from the program's word for the architecture.
 

@@ -21,7 +21,7 @@ from ..families.run_files import config_of, run_file_of
 from ..printable import listed
 from .conversion import ALWAYS_IN_WORDS, Balanced, Conversion, Note, name_of, with_one_outcome
 from .documents import Document, split_command
-from .program import Beside, Given, Program, other_script
+from .program import ConversionInput, NamedFiles, Program, other_script
 from .registry import PROGRAMS
 from .value_readers import UnfitError
 
@@ -220,7 +220,7 @@ def read_foreign(
     documents: Sequence[Document],
     *,
     family: str = "",
-    beside: Beside | None = None,
+    beside: NamedFiles | None = None,
     count: Count | None = None,
     in_graph: bool = False,
 ) -> ForeignRun:
@@ -245,7 +245,7 @@ def read_foreign(
             "Read them one after the other.",
         )
     to = Conversion()
-    files = Given(documents, family, beside, in_graph)
+    files = ConversionInput(documents, family, beside, in_graph)
     try:
         program.convert(files, to)
     except UnfitError as error:

@@ -27,7 +27,7 @@ from .kohya import (
     set_steps,
     without_sections,
 )
-from .program import Given, Program, set_family
+from .program import ConversionInput, Program, set_family
 from .shared_settings import say_family_of_datasets
 from .value_readers import UnfitError, mapping, mappings, number, numbers, text, whole
 
@@ -115,7 +115,7 @@ def is_of_sd_scripts(values: Mapping[str, Any]) -> bool:
     return _has_subsets(values) or bool(own and keys & _TELLING)
 
 
-def _convert(files: Given, to: Conversion) -> None:
+def _convert(files: ConversionInput, to: Conversion) -> None:
     named, arguments, datasets = read_parts(files, to, _scripts(), _has_subsets)
     script = named or _script_of(arguments)
     source = Source(
@@ -177,7 +177,7 @@ def _facts(script: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _set_base(files: Given, source: Source, script_named: str, to: Conversion) -> None:
+def _set_base(files: ConversionInput, source: Source, script_named: str, to: Conversion) -> None:
     script = source.facts["@script"]
     word = TRAIN if script == "sd" else f"{script}_{TRAIN}"
     named = word if script_named else f"not named, and by its arguments {word}"

@@ -10,14 +10,14 @@ from ..config.preview import prompt_line
 from ..families.registry import FAMILIES, get_family
 from .conversion import Conversion, Source
 from .optimizers import Said
-from .program import Given
+from .program import ConversionInput
 from .value_readers import Read, UnfitError, number, text, texts, whole
 
 NOT_HERE = "It is not here: give it behind the other file, with a second --from."
 ONE_SIZE = "There one size is chosen for each image, here it is trained at all."
 
 
-def say_family_of_datasets(files: Given, to: Conversion, key: str) -> None:
+def say_family_of_datasets(files: ConversionInput, to: Conversion, key: str) -> None:
     """Say the family where only datasets were given."""
     if files.family:
         to.set("family", files.family, "family", files.family)

@@ -15,7 +15,7 @@ from ..errors import ConfigError
 from .conversion import Conversion, Source
 from .key_table_parser import read_tables
 from .optimizers import set_optimizer
-from .program import Given, Program, has, set_family
+from .program import ConversionInput, Program, has, set_family
 from .shared_settings import ONE_SIZE, set_list_of_images, set_previews, set_sizes
 from .value_readers import UnfitError, ending, mappings, pixels, side_of, text, whole
 
@@ -28,7 +28,7 @@ _OF_SAMPLES = (
 )
 
 
-def _convert(files: Given, to: Conversion) -> None:
+def _convert(files: ConversionInput, to: Conversion) -> None:
     values = _resolved(files.name, files.documents[0].values)
     source = Source(files.name, values, _TABLES[""])
     previews = source.on("validation.enabled") and source.values.get("validation.samples")

@@ -30,7 +30,7 @@ from ..data.cache.build_cache import cache_folder
 from ..data.image import from_pixels, on_white, to_pixels
 from ..device import DTYPES, borrowed_threads, release_memory, resolve_device, resolve_precision
 from ..diffusion.flow import SamplingStopped
-from ..errors import told_of
+from ..errors import naming_file
 from ..families.family import NAME_THE_OTHER, Family
 from ..families.registry import get_family
 from ..families.trainable_text import refuse_texts, with_tokens
@@ -126,7 +126,7 @@ class Pipeline:
             AdapterFileError: When the file cannot be read.
             AdapterError: When it does not fit the base.
         """
-        with told_of(adapter_file):
+        with naming_file(adapter_file):
             return self.attach(read_adapter(adapter_file, self.key_map))
 
     def attach(self, state: AdapterState) -> AttachedAdapter:
@@ -369,7 +369,7 @@ def _largest(place: _Place, candidates: Sequence[Candidate]) -> AdapterState | N
         if candidate.adapter is None or repeated:
             continue
         state = read_adapter(candidate.adapter, place.key_map)
-        with told_of(candidate.adapter):
+        with naming_file(candidate.adapter):
             refuse_undivided(state, place.key_map, _PLACE, welcome=KeyMap.is_fused_only)
         if largest is None or state_bytes(state) > state_bytes(largest):
             largest = state

@@ -176,13 +176,13 @@ class _Files:
         from PIL import Image
 
         from ....trainer_core.data.report.duplicates import MOST_GREY
-        from ....trainer_core.data.report.image_fingerprints import look_of
+        from ....trainer_core.data.report.image_fingerprints import image_look
 
         values = (frame[..., :3].float().clamp(0, 1) * 255).round().byte().cpu().numpy()
         image = Image.fromarray(np.ascontiguousarray(values)).convert("RGB")
         if not self._paths:
             return []
-        look = np.frombuffer(look_of(image), dtype=np.uint8).astype(np.float32)
+        look = np.frombuffer(image_look(image), dtype=np.uint8).astype(np.float32)
         far = np.abs(look - self._looks).mean(axis=1)
         near = np.flatnonzero(far <= min(MOST_GREY, float(far.min()) + _CANDIDATES))
         own = _colours(image)

@@ -8,7 +8,7 @@ from PIL import Image
 from tests.fixtures.clip_files import write_clip
 from trainer_core.data.sources.scan_dataset import scan_all
 from trainer_core.errors import ConfigError
-from trainer_core.foreign_runs import Beside, read_foreign
+from trainer_core.foreign_runs import NamedFiles, read_foreign
 from trainer_core.foreign_runs.documents import parse_document
 from trainer_core.types import FrameGrid
 
@@ -126,7 +126,7 @@ def test_previews_have_the_length_of_the_prompts(tmp_path, second, outcome):
     prompts = tmp_path / "p.txt"
     prompts.write_text(f"a cat --f 81 --w 64\na dog --f {second} --w 64\n")
     command = parse_document("run.sh", f"{WAN} --sample_prompts {prompts}")
-    run = read_foreign([command], beside=Beside("run.sh"), in_graph=True)
+    run = read_foreign([command], beside=NamedFiles("run.sh"), in_graph=True)
     assert (run.values["preview.frames"], run.values["preview.width"]) == (81, 64)
     assert told(run)["sample_prompts (f)"] == outcome
 
@@ -219,7 +219,9 @@ def diffusion_pipe(tmp_path, dataset, run="", kind="wan"):
     model = f"[model]\ntype = '{kind}'\nckpt_path = 'w'\ndtype = 'bfloat16'\n[adapter]\nrank = 8\n"
     text = f"{rest}\n{model}type = 'lora'\n[optimizer]\ntype = 'adamw_optimi'\nlr = 2e-5\n"
     path = tmp_path / "run.toml"
-    return read_foreign([parse_document(str(path), text)], beside=Beside(str(path)), in_graph=True)
+    return read_foreign(
+        [parse_document(str(path), text)], beside=NamedFiles(str(path)), in_graph=True
+    )
 
 
 def directories(*folders, head=""):

@@ -6,7 +6,7 @@ from PIL import Image
 from trainer_core.commands.foreign_template import count_epoch
 from trainer_core.data.sources.scan_dataset import scan_all
 from trainer_core.families.run_files import load_config
-from trainer_core.foreign_runs import Beside, open_document, read_foreign
+from trainer_core.foreign_runs import NamedFiles, open_document, read_foreign
 
 JOB = "pretrained_model_name_or_path = 'm'\nnetwork_module = 'networks.lora_flux'\n{}\n"
 EPOCHS = "max_train_epochs = 8\nsave_every_n_epochs = 2\nsample_every_n_epochs = 1"
@@ -25,7 +25,7 @@ def read(tmp_path, monkeypatch):
         data, job = tmp_path / "data.toml", tmp_path / "job.toml"
         data.write_text(datasets)
         job.write_text(JOB.format(f"{arguments}\ndataset_config = 'data.toml'"))
-        found = read_foreign([open_document(job)], beside=Beside(str(job)), count=count_epoch)
+        found = read_foreign([open_document(job)], beside=NamedFiles(str(job)), count=count_epoch)
         assert found.program == program
         scan_all(load_config(_saved(found, tmp_path / "run.yaml")).dataset)
         return found
@@ -131,7 +131,7 @@ def test_epochs_that_cannot_be_counted_leave_our_defaults_and_name_the_reason(re
     read(dataset(64, "'a'"))
     (tmp_path / "data.toml").write_text(dataset(64, "'nowhere'"))
     job = open_document("job.toml")
-    run = read_foreign([job], beside=Beside("job.toml"), count=count_epoch)
+    run = read_foreign([job], beside=NamedFiles("job.toml"), count=count_epoch)
     assert not {"training.checkpoint_every", "preview.every"} & run.values.keys()
     assert not {n.setting for n in run.outcome("default")} & {"training.checkpoint_every"}
     why = {note.key: note.why for note in run.outcome("lacking")}["save_every_n_epochs"]

@@ -5,7 +5,7 @@ from PIL import Image
 
 from trainer_core.commands.foreign_template import count_epoch
 from trainer_core.errors import ConfigError
-from trainer_core.foreign_runs import Beside, command_document, open_document, read_foreign
+from trainer_core.foreign_runs import NamedFiles, command_document, open_document, read_foreign
 
 COMMAND = (
     "accelerate launch qwen_image_train_network.py --dit m.safetensors --dataset_config {data} "
@@ -32,7 +32,7 @@ def musubi(images, words=""):
         f"cache_directory = '{images.parent / 'cache'}'\ncaption_extension = '.txt'\n"
     )
     documents = [command_document(COMMAND.format(data=data) + words)]
-    return read_foreign(documents, beside=Beside(str(data)), count=count_epoch)
+    return read_foreign(documents, beside=NamedFiles(str(data)), count=count_epoch)
 
 
 def test_epochs_are_steps_where_the_images_are_there(images):
@@ -82,7 +82,7 @@ def test_epochs_of_one_trainer(images):
         '"batch_size": 2, "backup_after": 1, "backup_after_unit": "EPOCH", "__version": 9,'
         f'"concepts": [{{"path": "{images}", "name": "x", "balancing": 1.0}}]}}'
     )
-    run = read_foreign([open_document(path)], beside=Beside(str(path)), count=count_epoch)
+    run = read_foreign([open_document(path)], beside=NamedFiles(str(path)), count=count_epoch)
     assert (run.values["training.steps"], run.values["training.checkpoint_every"]) == (3 * 3, 3)
 
 

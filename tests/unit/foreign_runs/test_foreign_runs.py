@@ -13,7 +13,7 @@ from trainer_core.cli import main
 from trainer_core.config.run import RunConfig, find_setting
 from trainer_core.errors import InputError
 from trainer_core.families.run_files import load_config
-from trainer_core.foreign_runs import Beside, command_document, in_reading_order, read_foreign
+from trainer_core.foreign_runs import NamedFiles, command_document, in_reading_order, read_foreign
 from trainer_core.foreign_runs.conversion import Cases, Maps
 from trainer_core.foreign_runs.documents import parse_document
 from trainer_core.foreign_runs.registry import PROGRAMS
@@ -72,7 +72,7 @@ def test_files_that_a_file_names_are_read_where_they_may(tmp_path):
     prompts = "# none\na cat --w 640 --h 512 --s 12 --n bad --x 3\na dog --w 640\n"
     (tmp_path / "p.txt").write_text(prompts, encoding="utf-8")
     given = parse_document(str(tmp_path / "c.txt"), command)
-    run = read_foreign([given], beside=Beside(given.name))
+    run = read_foreign([given], beside=NamedFiles(given.name))
     assert run.values["dataset.path"] == "/data/cats"
     assert run.values["preview.prompts"] == ["a cat --h 512 --s 12 --n bad", "a dog"]
     assert (run.values["preview.width"], run.values["preview.every"]) == (640, 25)

@@ -3,7 +3,7 @@
 import pytest
 from fixtures.tables import table
 
-from trainer_core.foreign_runs import Beside, command_document, read_foreign
+from trainer_core.foreign_runs import NamedFiles, command_document, read_foreign
 from trainer_core.foreign_runs.kohya import arguments_of
 from trainer_core.foreign_runs.registry import PROGRAMS
 
@@ -53,7 +53,7 @@ def test_prompts_of_samples_are_read_in_each_form(name, text, tmp_path):
     (tmp_path / name).write_text(text, encoding="utf-8")
     run = read(
         f"flux_train_network.py --sample_prompts {name} --sample_every_n_steps 5",
-        beside=Beside(str(tmp_path / "c.sh")),
+        beside=NamedFiles(str(tmp_path / "c.sh")),
     )
     assert run.values["preview.prompts"] == ["a cat --d 3", "a dog"]
     assert (run.values["preview.width"], run.values["preview.every"]) == (640, 5)

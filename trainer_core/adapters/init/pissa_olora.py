@@ -102,7 +102,7 @@ def joined_factors(factors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     }
 
 
-def first_pair(layer: nn.Module, plan: LayerPlan, seed: int, decompose: Decomposition) -> Pair:
+def initial_pair(layer: nn.Module, plan: LayerPlan, seed: int, decompose: Decomposition) -> Pair:
     """Take a layer's initialization out of its weight, of a packed one out of its dense form.
 
     `decompose` says which part of the weight. Lower and upper factor are on the weight's device,

@@ -25,7 +25,7 @@ from ..base.joined_linear import JoinedLinear, frozen_parts
 from ..base.quantized_weight import is_cast_around, is_read_back
 from ..dora_magnitude import DORA_SCALE, axis_of, magnitude_ratio, stretch_input, stretch_output
 from ..dora_norm import CachedNorm
-from ..init.pissa_olora import first_pair, joined_factors
+from ..init.pissa_olora import initial_pair, joined_factors
 from ..kernels.adapter_kernel import AdapterKernel, Factors, Operands
 from ..kernels.convolution import Window, as_matrices
 from ..kernels.fused_linear import AugmentedWeight, augment
@@ -139,7 +139,7 @@ class FactorLayer(nn.Module, BaseTunerLayer):
             self.set_factor(name, nn.Parameter(factor.to(weight.device, dtype)))
         decompose = self.kind.decompositions.get(plan.config.init)
         if decompose is not None:
-            pair = first_pair(self.get_base_layer(), plan, seed, decompose)
+            pair = initial_pair(self.get_base_layer(), plan, seed, decompose)
             self.freeze_factors(*(each.to(dtype) for each in pair))
         if plan.config.dora:
             shape = self.kind.layer_shapes(plan)[DORA_SCALE]

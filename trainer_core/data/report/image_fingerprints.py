@@ -83,7 +83,7 @@ def look_at_images(
             contents[place] = digest
             look = known.get(digest) or fresh.get(digest)
             if look is None:
-                look = look_of(small_image(data, _SMALL, "L"))
+                look = image_look(small_image(data, _SMALL, "L"))
                 fresh[digest] = look
             looks[place] = np.frombuffer(look, dtype=np.uint8)
         except _BROKEN as error:
@@ -117,7 +117,7 @@ def file_bytes(path: Path) -> bytes:
     return data
 
 
-def look_of(image: Image.Image) -> bytes:
+def image_look(image: Image.Image) -> bytes:
     """Nine times eight greys of an image in memory, row by row."""
     small = image.convert("L")
     small.thumbnail((_SMALL, _SMALL), Image.Resampling.BOX)

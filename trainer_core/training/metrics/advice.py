@@ -22,7 +22,7 @@ from ...config.optimizer import OptimizerSection
 from ...config.section import most_of
 from ...config.training import TrainingSection
 from ...data.report.duplicates import FLAT, MOST_BITS, different_bits, look_hashes
-from ...data.report.image_fingerprints import look_at_images, look_of
+from ...data.report.image_fingerprints import image_look, look_at_images
 from ...errors import StorageError
 from ..observer import CHECKPOINT, Advised, Observer
 
@@ -328,7 +328,7 @@ class TrainingLooks:
         Args:
             is_base: Whether the base drew it: what that draws by itself was not learned here.
         """
-        nearest = self._nearest(np.frombuffer(look_of(image), dtype=np.uint8))
+        nearest = self._nearest(np.frombuffer(image_look(image), dtype=np.uint8))
         if nearest is not None and is_base:
             self._of_base.add(nearest)
         return None if nearest is None or nearest in self._of_base else self._names[nearest]

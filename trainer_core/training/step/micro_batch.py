@@ -447,31 +447,31 @@ def read_numbers(
         samples: Of the whole step, each as often as it is trained.
         times: How often each image is trained in the step: noises, times the signs of a slider.
     """
-    places, errors = _by_place(parts)
-    known = [float(place in places) for place in range(samples)]
-    sigmas = [places.get(place, 0.0) for place in range(samples)]
+    own_sigmas, own_errors = _by_place(parts)
+    is_own = [float(place in own_sigmas) for place in range(samples)]
+    sigmas = [own_sigmas.get(place, 0.0) for place in range(samples)]
     sigma_sum = 0.0
     for part in parts:
         sigma_sum += sum(part.sigmas)
     # A sum to which the first process alone adds something is what the first process has.
     once = norm if processes.index == 0 else torch.zeros_like(norm)
     zero = torch.zeros_like(norm)
-    scalars = [once, *(errors.get(place, zero) for place in range(samples))]
+    scalars = [once, *(own_errors.get(place, zero) for place in range(samples))]
     scalars += [part.loss.detach() for part in parts]
-    read = iter(processes.sum_numbers([sigma_sum, *known, *sigmas], scalars))
-    sigma_sum = next(read)
-    known, sigmas = ([next(read) for _ in range(samples)] for _ in range(2))
-    read_norm = next(read)
-    each = zip(range(samples), known, sigmas, [next(read) for _ in range(samples)], strict=True)
-    numbers = tuple(
-        SampleLoss(place // times, sigma, error)
-        for place, is_known, sigma, error in each
-        if is_known
+    summed = iter(processes.sum_numbers([sigma_sum, *is_own, *sigmas], scalars))
+    sigma_sum = next(summed)
+    is_known, sigmas = ([next(summed) for _ in range(samples)] for _ in range(2))
+    norm_sum = next(summed)
+    errors = [next(summed) for _ in range(samples)]
+    sample_losses = tuple(
+        SampleLoss(place // times, sigmas[place], errors[place])
+        for place in range(samples)
+        if is_known[place]
     )
     loss = 0.0
-    for of_part in read:
-        loss += of_part / samples
-    return StepNumbers(loss, read_norm, sigma_sum, numbers)
+    for part_loss in summed:
+        loss += part_loss / samples
+    return StepNumbers(loss, norm_sum, sigma_sum, sample_losses)
 
 
 def _by_place(parts: Sequence[MicroBatchResult]) -> tuple[dict[int, float], dict[int, Tensor]]:

@@ -1,45 +1,34 @@
-"""Answers the panel: which run a node's settings mean, and what its buttons do.
-
-A run belongs to its settings. Of all versions of a name the one is meant that was asked for the
-same; where there is none, these settings start a new run, and that is what is said.
-"""
+"""Answers the panel: the run that it shows at a node, and what its buttons do."""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from ....trainer_core.errors import InputError, TrainerError
 from ....trainer_core.filesystem.text_files import parse_object
-from ....trainer_core.training.checkpoints.run_names import CHECKPOINTS, METRICS
+from ....trainer_core.training.checkpoints.run_names import CHECKPOINTS
 from ...host import comfy_host
 from ...host.folders import saved_checkpoints
-from ..datasets.content_marks import with_marks
 from ..loras_folder import copy_adapter
 from ..rerun_stamps import CONTINUED, Continuation
-from .history import Ending, last_steps, read_ending, read_run_file
-from .prompt_settings import (
-    LARGEST_PROMPT,
-    SEED,
-    STEPS,
-    Form,
-    kept_forms,
-    kept_panel,
-    node_of,
-    setting_forms,
+from .history import read_ending, read_run_file
+from .matching_runs import (
+    differences_from,
+    marked_forms,
+    nearest_run,
+    run_name,
+    run_state,
+    versions_of,
 )
-from .run_states import ACTIVE, PANEL, RunState
+from .prompt_settings import LARGEST_PROMPT, SEED, STEPS, node_of
+from .run_states import ACTIVE, PANEL
 
 _CONTINUE, _LEAVE, _USE = "continue", "leave", "use"
 _LONGEST_ID = 200
 _LARGEST_REQUEST = 4096  # bytes
-_MOST_VERSIONS = 64
 _MOST_STEPS = 10_000_000
-
-Differences = dict[str, str]
-"""In words, by input."""
 
 
 def shown_state(query: Mapping[str, str], body: bytes = b"") -> tuple[Any, int]:
@@ -65,7 +54,7 @@ def shown_state(query: Mapping[str, str], body: bytes = b"") -> tuple[Any, int]:
     prompt = (parse_object(body, LARGEST_PROMPT) or {}).get("prompt") if body else None
     if isinstance(prompt, Mapping) and mine and not exact:
         # Tabs of one template share their nodes' ids, and a name that is empty is the folder's.
-        name = _name(query, prompt)
+        name = run_name(query, prompt)
         mine = not name or found["name"] == name
     if isinstance(prompt, Mapping) and not exact and not (mine and active):
         return _of_settings(query, prompt, found if mine else {})
@@ -79,12 +68,12 @@ def _of_settings(
 ) -> tuple[Any, int]:
     """The run that a graph asks for; what is known of the node's last one saves a look."""
     node_id, kept = query.get("node_id", ""), query.get("run", "")
-    wanted, last = _asked(prompt, node_id), PANEL.asked(node_id)
+    wanted, last = marked_forms(prompt, node_id), PANEL.asked(node_id)
     own = wanted[0].settings
     if found and not found["run"] and (last is None or not own.differences(last, finished=True)):
         return found, 200  # it has failed before it had a folder
-    versions = _versions(_name(query, prompt), kept or found.get("run", ""))
-    nearest = _nearest(versions, wanted, {kept, found.get("run", "")})
+    versions = versions_of(run_name(query, prompt), kept or found.get("run", ""))
+    nearest = nearest_run(versions, wanted, {kept, found.get("run", "")})
     if nearest is None:
         return {"reason": ""}, 404
     far, run, differences = nearest
@@ -99,134 +88,6 @@ def _of_settings(
     if node_of(prompt, node_id)[1].get("resume") is False:
         notes += ["resume is off: a Run that trains again starts a new run."]
     return found or {"reason": ""}, 200 if found else 404
-
-
-def _nearest(
-    versions: Iterator[tuple[str, Path, Ending]],
-    forms: Sequence[Form],
-    own: Collection[str],
-) -> tuple[int, str, Differences] | None:
-    """How far the settings are from a run, 0 where it is theirs and 1 where its seed is another.
-
-    Of several that are as near, one of as many steps comes first: Run trains none of those again.
-    """
-    steps = forms[0].settings.steps
-    nearest: tuple[int, str, Differences] | None = None
-    least = (0, False)
-    for run, folder, ending in versions:
-        found = _differences(folder, ending, forms)
-        if found is None and run not in own:
-            continue  # it keeps no graph, and is not the node's own
-        far = len(found) + (found.keys() != {SEED}) if found else 0
-        rank = far, steps > 0 and steps not in {ending.steps, ending.asked}
-        if nearest is None or rank < least:
-            nearest, least = (far, run, found or {}), rank
-        if not any(rank):
-            break
-    return nearest
-
-
-def _name(query: Mapping[str, str], prompt: Mapping[str, Any]) -> str:
-    """The run's name; nothing where it comes over a link."""
-    from ..quick.plan import Answers
-
-    _, inputs = node_of(prompt, query.get("node_id", ""))
-    name, folder = query.get("name") or inputs.get("name"), inputs.get("folder", "")
-    if not (isinstance(name, str) and isinstance(folder, str)):
-        return ""
-    return Answers(folder, "", "", "", name).run_name
-
-
-def _versions(
-    name: str, kept: str, *, also_running: bool = False
-) -> Iterator[tuple[str, Path, Ending]]:
-    """Versions of a name: the one that the node has shown, then the newest first."""
-    first = [kept] if kept and name in {"", kept.split("/")[0]} else []
-    runs = [each for each in comfy_host.run_names() if each.split("/")[0] == name]
-    for run in dict.fromkeys([*first, *runs[:_MOST_VERSIONS]]):
-        with contextlib.suppress(InputError):
-            folder = comfy_host.run_path(run)
-            # One that is trained elsewhere is shown there.
-            if (ending := read_ending(folder)).status != "running" or also_running:
-                yield run, folder, ending
-
-
-class Expected(NamedTuple):
-    """What a queued training will do: its name; steps, 0 unknown; how long, as far as known."""
-
-    name: str
-    steps: int
-    seconds: float | None
-
-
-def expected_training(
-    prompt: Mapping[str, Any], node_id: str, continuation: Continuation
-) -> Expected:
-    """What a training will do that waits, by a former run of the same settings.
-
-    `continuation` is what a button has promised of it.
-    """
-    forms, name = _asked(prompt, node_id), _name({"node_id": node_id}, prompt)
-    steps = continuation.steps or forms[0].settings.steps
-    if continuation.folder is not None:
-        far, folder = 0, continuation.folder
-        folder = folder if folder.name.startswith("v") else folder.parents[1]
-    else:
-        versions = _versions(name, "", also_running=True) if name else iter(())
-        nearest = _nearest(versions, forms, ())
-        if nearest is None or nearest[0] > 1:
-            return Expected(name, steps, None)
-        far, folder = nearest[0], comfy_host.output_folder() / nearest[1]
-    last = last_steps(folder / METRICS)
-    try:
-        ending = read_ending(folder)
-    except InputError:
-        return Expected(name, steps, None)
-    steps, goes_on = steps or ending.steps, node_of(prompt, node_id)[1].get("resume") is not False
-    saved = saved_checkpoints(folder) if goes_on and far == 0 else []
-    made = int(continuation.folder.name) if continuation.folder not in {None, folder} else 0
-    made = made or (int(saved[-1].name) if saved else 0)
-    if not last:
-        return Expected(name, steps, None)
-    seconds = sum(each[-1] for each in last) / len(last)
-    return Expected(name, steps, max(0, steps - made) * seconds)
-
-
-def _asked(prompt: Mapping[str, Any], node_id: str) -> list[Form]:
-    forms = setting_forms(prompt, node_id)
-    return [form._replace(settings=with_marks(form.settings)) for form in forms]
-
-
-def _differences(folder: Path, ending: Ending, forms: Sequence[Form]) -> Differences | None:
-    """How a run's settings differ from what is asked now, at its nearest; None: not comparable."""
-    done, steps = ending.status in {"done", "stopped"}, forms[0].settings.steps
-    ways: list[Differences] = []
-    for before in kept_forms(folder):
-        pairs = [
-            (n.settings, b.settings) for n in forms for b in before if n.node_class == b.node_class
-        ]
-        found = [now.differences(each, finished=done) for now, each in pairs]
-        # Other answers may choose the same settings; in words the answers are told.
-        same = [each for each in found if each.keys() <= {SEED}]
-        ways += same[:1] or found[:1]
-    # It cannot become shorter than it is, unless it was made longer since it was asked for.
-    if 0 < steps < ending.step and steps != ending.asked:
-        shorter = {STEPS: f"steps is {steps}, and {ending.step} are trained"}
-        ways = [way | shorter for way in ways]
-    return min(ways, key=len, default=None)
-
-
-def run_state(folder: Path, run: str, node_id: str = "", workflow: str = "") -> RunState:
-    """A run as its version folder has it; `InputError` where its record is damaged."""
-    ending = read_ending(folder)
-    state = RunState(node_id, run, folder.parent.name, ending.steps, workflow)
-    state.status = "training" if ending.status == "running" else ending.status
-    prompts, state.seed = read_run_file(folder)
-    state.take_history(folder, comfy_host.output_place, prompts)
-    state.step, state.message = max(state.step, ending.step), ending.message
-    state.resumable = bool(saved_checkpoints(folder))
-    state.take_kept(kept_panel(folder))
-    return state
 
 
 def _on_disk(query: Mapping[str, str], run: str) -> dict[str, Any]:
@@ -299,7 +160,7 @@ def _continued(node_id: str, request: Mapping[str, Any]) -> tuple[str, bool]:
     except InputError as error:
         return error.found, False
     if isinstance(prompt, Mapping):
-        differences = _differences(folder, ending, _asked(prompt, node_id)) or {}
+        differences = differences_from(folder, ending, marked_forms(prompt, node_id)) or {}
         # It keeps its seed, and is as long as it is asked to be.
         differences.pop(SEED, None)
         if steps is not None:

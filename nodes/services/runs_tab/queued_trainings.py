@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ...host import comfy_host
+from ..panel.matching_runs import Expected, expected_training
 from ..panel.prompt_settings import TRAINING, node_of
-from ..panel.routes import Expected, expected_training
 from ..panel.run_states import PANEL
 from ..rerun_stamps import CONTINUED
 

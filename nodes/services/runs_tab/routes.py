@@ -24,7 +24,7 @@ from ...host.file_manager import file_manager, show_folder
 from ...host.folders import saved_checkpoints
 from ...host.served_files import html_page
 from ..loras_folder import place_of_copy
-from ..panel.routes import run_state
+from ..panel.matching_runs import run_state
 from ..panel.run_states import PANEL
 from .rows import LARGEST_NOTE, NOTES, checked_notes, listed_runs
 

@@ -12,10 +12,7 @@ from .plan import Answers, Connected, as_node_values, plan_run, require_encoders
 
 
 def run_quick(
-    node_id: str,
-    answers: Answers,
-    connected: Connected,
-    workflow: Mapping[str, object],
+    node_id: str, answers: Answers, connected: Connected, workflow: Mapping[str, object]
 ) -> tuple[RunHandle, Sequence[float]]:
     """Encode what is missing for a node, and train; gives the run, and its losses.
 
@@ -30,12 +27,7 @@ def run_quick(
     require_encoders(parts.base, clip, vae)
     steps = int(plan.values.get("training.steps") or 0)
     observer = NodeObserver(
-        node_id,
-        answers.run_name,
-        trains=True,
-        steps=steps,
-        choices=plan.choices,
-        queued=workflow,
+        node_id, answers.run_name, trains=True, steps=steps, choices=plan.choices, queued=workflow
     )
     try:
         cache = encode(node_id, parts.dataset, parts.base, clip, vae, parts.previews, {}, observer)

@@ -363,12 +363,7 @@ def _sources(
     if place.native is not None and len(cuts) > 1 and key_map.is_fused_only(place.native):
         return {place.native: LayerRows(name, WHOLE)}
     try:
-        owned = owned_columns(
-            file.kind,
-            cuts,
-            outline.tensors,
-            partial(file.rows, name),
-        )
+        owned = owned_columns(file.kind, cuts, outline.tensors, partial(file.rows, name))
         for (module, cut), columns in zip(place.modules, owned, strict=True):
             if columns is not None:
                 own = replace(cut, columns=columns)

@@ -101,11 +101,7 @@ def _read(state: AdapterState, source: LayerRows) -> tuple[str, LayerState]:
 
 
 def _combine_layer(
-    name: str,
-    inputs: Sequence[tuple[str, LayerState, float]],
-    rank: int | None,
-    *,
-    plain: bool,
+    name: str, inputs: Sequence[tuple[str, LayerState, float]], rank: int | None, *, plain: bool
 ) -> tuple[LayerState, float]:
     sizes = {matrix_sizes(kind, layer) for kind, layer, _ in inputs}
     if len(sizes) > 1:

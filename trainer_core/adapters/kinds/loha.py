@@ -207,11 +207,7 @@ def _add_whole(x: Tensor, y: Tensor, operands: Operands, scale: float) -> None:
 
 
 def _whole_gradients(
-    g: Tensor,
-    x: Tensor,
-    x_gradient: Tensor | None,
-    operands: Operands,
-    scale: float,
+    g: Tensor, x: Tensor, x_gradient: Tensor | None, operands: Operands, scale: float
 ) -> Gradients:
     first_up, first_down, second_up, second_down = operands
     of_first_up, of_second_up = torch.empty_like(first_up), torch.empty_like(second_up)

@@ -267,12 +267,7 @@ def _encode(
     if config.dataset.slider.is_on:
         size = slider_size(config.dataset.resolution, family.latents.size_multiple)
         dataset = build_slider(
-            keys,
-            size,
-            encoders.open,
-            tell,
-            preserved_prompts=kept,
-            options=config.cache,
+            keys, size, encoders.open, tell, preserved_prompts=kept, options=config.cache
         )
     else:
         dataset = build_cache(keys, plan, encoders.open, tell, kept, config.cache)

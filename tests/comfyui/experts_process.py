@@ -61,10 +61,8 @@ def trained(folder, name, choice, side, clip, vae):
     """Train an expert, and sample with its adapter as previews do: latents and its file."""
     import torch
 
-    graph_run, described = (
-        part("nodes.services.graph_run"),
-        part("nodes.services.merged_run_config"),
-    )
+    graph_run = part("nodes.services.graph_run")
+    described = part("nodes.services.merged_run_config")
     job = {"name": name, "kind": "lora", "frames": FRAMES, "steps": 4}
     config = run_config(folder, job, side, choice.family)
     training = config.training.model_copy(update={"sigma": type(config.training.sigma)()})

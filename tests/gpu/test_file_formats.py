@@ -5,7 +5,7 @@ import torch
 from fixtures.gguf_files import random_blocks
 
 from trainer_core.quantization.block_scaled import Mxfp8, Nvfp4
-from trainer_core.quantization.eight_bit_products import takes_eight_bit_product
+from trainer_core.quantization.eight_bit_products import takes_product
 from trainer_core.quantization.formats import FORMATS
 from trainer_core.quantization.gguf_blocks import GGUF_FORMATS
 from trainer_core.quantization.quantized_linear import QuantizedLinear
@@ -70,7 +70,7 @@ def test_products_are_those_of_the_cpu(name, dtype):
     results = []
     for device in ("cpu", "cuda"):
         layer.to(device)
-        if not takes_eight_bit_product(layer.weight):
+        if not takes_product(layer.weight):
             pytest.skip(f"this GPU does not multiply {layer.weight.dtype}")
         rows = x.to(device).requires_grad_()
         y = layer(rows)

@@ -48,11 +48,11 @@ def can_multiply(rows: Tensor, weight: Tensor) -> bool:
         rows.dtype in _WIDE
         and rows.device == weight.device
         and rows.numel() >= LEAST_ROWS * rows.shape[-1]
-        and takes_eight_bit_product(weight)
+        and takes_product(weight)
     )
 
 
-def takes_eight_bit_product(weight: Tensor) -> bool:
+def takes_product(weight: Tensor) -> bool:
     """Whether a weight `[out, in]` is multiplied as it is stored, where it is."""
     multiple = _MULTIPLE.get(weight.dtype)
     if multiple is None or any(size % multiple for size in weight.shape):

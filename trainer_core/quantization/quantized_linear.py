@@ -131,6 +131,4 @@ def set_compute(model: nn.Module, compute: Compute) -> int:
     for layer in layers:
         layer.compute = compute
     dense = compute == "dense"
-    return sum(
-        dense or eight_bit_products.takes_eight_bit_product(layer.weight) for layer in layers
-    )
+    return sum(dense or eight_bit_products.takes_product(layer.weight) for layer in layers)

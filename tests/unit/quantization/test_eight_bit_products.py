@@ -10,11 +10,7 @@ from trainer_core.adapters import attach
 from trainer_core.adapters.kinds.registry import KINDS
 from trainer_core.config import AdapterConfig
 from trainer_core.quantization import eight_bit_products
-from trainer_core.quantization.eight_bit_products import (
-    LEAST_ROWS,
-    rounded_rows,
-    takes_eight_bit_product,
-)
+from trainer_core.quantization.eight_bit_products import LEAST_ROWS, rounded_rows, takes_product
 from trainer_core.quantization.formats import FORMATS
 from trainer_core.quantization.fp8 import Fp8
 from trainer_core.quantization.quantized_linear import QuantizedLinear
@@ -32,9 +28,7 @@ ALL = {
     "e4m3 plain": Fp8("none"),
 }
 each_format = pytest.mark.parametrize("name", ALL)
-MULTIPLIED = all(
-    takes_eight_bit_product(torch.zeros(16, 16, dtype=dtype)) for dtype in (torch.int8, E4M3)
-)
+MULTIPLIED = all(takes_product(torch.zeros(16, 16, dtype=dtype)) for dtype in (torch.int8, E4M3))
 pytestmark = pytest.mark.skipif(
     not MULTIPLIED, reason="oneDNN has no exact products in 8 bits for this processor"
 )

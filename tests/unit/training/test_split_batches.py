@@ -80,9 +80,7 @@ def test_what_the_base_says_is_asked_for_in_each_part():
     given = maker(model, batch)
     answers = BaseAnswers(predict, adapter, given.device)  # pyright: ignore[reportArgumentType]
     twins = (batch_of(shape, positions=(3, 4)), 1)
-    given = replace(
-        given, predict=predict, load_twins=lambda step, micro: twins, fill_targets=answers
-    )
+    given = replace(given, predict=predict, load_twins=lambda *_: twins, fill_targets=answers)
     expected = trained(model, [given(1, 0)])
     assert calls == [(0.0, 2), (1.0, 5)]
     calls.clear()

@@ -1,4 +1,4 @@
-"""The node that describes the adapter."""
+"""The node Adapter Config: kind, rank and layers of the adapter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A node that puts an adapter of the graph on a model and on its CLIP."""
+"""The node Apply Adapter: puts an adapter of the graph on a model and on its CLIP."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The node that takes a MODEL of the graph as the base."""
+"""The node Base From Model: takes a MODEL of the graph as the base."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The node that encodes images, captions and preview prompts."""
+"""The node Cache Embeddings: encodes images, captions and preview prompts."""
 
 from __future__ import annotations
 

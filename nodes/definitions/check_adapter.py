@@ -1,4 +1,4 @@
-"""A node that sees whether ComfyUI loads an adapter as the trainer means it."""
+"""The node Check Adapter: whether ComfyUI loads an adapter as the trainer means it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The node that puts the checkpoints of a run side by side."""
+"""The node Compare Checkpoints: puts the checkpoints of a run side by side."""
 
 from __future__ import annotations
 

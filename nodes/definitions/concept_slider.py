@@ -1,4 +1,4 @@
-"""The node that trains a slider from prompts, where other dataset nodes have images."""
+"""The node Concept Slider: trains from prompts, where other dataset nodes have images."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The node that rewrites an adapter file in another layout."""
+"""The node Convert Adapter: rewrites an adapter file in another layout."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The node that joins several datasets."""
+"""The node Combine Datasets: joins several datasets."""
 
 from __future__ import annotations
 

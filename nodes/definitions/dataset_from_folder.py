@@ -1,4 +1,4 @@
-"""The node that takes training images and captions from a folder."""
+"""The node Dataset From Folder: training images and captions of a folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The node that takes training images and captions from other nodes."""
+"""The node Dataset From Images: training images and captions of other nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The node that takes training clips and captions from other nodes."""
+"""The node Dataset From Videos: training clips and captions of other nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The node that says what is in a dataset, and what is wrong with it."""
+"""The node Dataset Report: what is in a dataset, and what is wrong with it."""
 
 from __future__ import annotations
 

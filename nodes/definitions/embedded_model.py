@@ -1,4 +1,4 @@
-"""The node that gives the embedded base to the graph."""
+"""The node Embedded Model: gives the embedded base to the graph."""
 
 from __future__ import annotations
 

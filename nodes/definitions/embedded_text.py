@@ -1,4 +1,4 @@
-"""The node that encodes a prompt for the embedded base."""
+"""The node Embedded Text: encodes a prompt for the embedded base."""
 
 from __future__ import annotations
 

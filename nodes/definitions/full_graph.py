@@ -1,4 +1,4 @@
-"""The nodes that say what Train LoRA (Quick) has chosen, with every setting open."""
+"""The full graph of what Train LoRA (Quick) has chosen, as nodes with every setting open."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks what a node is given against its schema: when it is queued, and before it executes.
+"""Checks the type and choice of each input against its node's schema, also of API prompts.
 
 A prompt of the API can put anything anywhere. ComfyUI checks links against the types of sockets,
 and texts against the choices of a list. It lets any value pass that stands where a link belongs,

@@ -1,4 +1,4 @@
-"""The node that chooses the base model."""
+"""The node Load Training Base: chooses the base model."""
 
 from __future__ import annotations
 

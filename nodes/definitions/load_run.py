@@ -1,4 +1,4 @@
-"""The node that loads a run from disk."""
+"""The node Load Run: loads a run from disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The node that samples the preview prompts by hand."""
+"""The node Preview Adapter: samples the preview prompts by hand."""
 
 from __future__ import annotations
 

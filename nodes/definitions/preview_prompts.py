@@ -1,4 +1,4 @@
-"""The node that says what previews show."""
+"""The node Preview Prompts: what previews show."""
 
 from __future__ import annotations
 

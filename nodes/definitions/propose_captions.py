@@ -1,4 +1,4 @@
-"""The node that proposes captions of any captioner for the images of a folder."""
+"""The node Propose Captions: captions of any captioner for the images of a folder."""
 
 from __future__ import annotations
 

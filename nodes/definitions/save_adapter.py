@@ -1,4 +1,4 @@
-"""The node that writes a trained adapter for ComfyUI and other programs."""
+"""The node Save Adapter: writes a trained adapter for ComfyUI and other programs."""
 
 from __future__ import annotations
 

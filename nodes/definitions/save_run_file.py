@@ -1,4 +1,4 @@
-"""The node that hands a training on to the command line."""
+"""The node Save Run File: hands a training on to the command line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How an error reaches the person at the graph: on its node, in the words of the nodes.
+"""How an error is shown at the graph: on its node, in the words of the nodes.
 
 The core names settings by their place in a run file. A graph has nodes with inputs, so here
 ``dataset.missing_caption`` becomes ``missing_caption of Dataset From Folder``. What an error says

@@ -1,4 +1,4 @@
-"""The node that trains."""
+"""The node Train Adapter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The node that trains with a handful of answers: everything else follows from a preset."""
+"""The node Train LoRA (Quick): trains by a handful of answers; the rest follows from a preset."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The node that trains a sweep."""
+"""The node Train Sweep."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The node with everything that has a good default."""
+"""The node Training Settings: everything that has a good default."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`enable_checkpointing`: blocks of ComfyUI's models compute again in the backward pass."""
+"""Gradient checkpointing for blocks of ComfyUI's models (`enable_checkpointing`)."""
 
 from __future__ import annotations
 

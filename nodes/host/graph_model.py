@@ -1,4 +1,4 @@
-"""`GraphModel`: what a MODEL of the graph tells about itself; `refused_models` says which not."""
+"""`GraphModel`: what a MODEL of the graph tells about itself: latents, noise levels, clips."""
 
 from __future__ import annotations
 

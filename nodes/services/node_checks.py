@@ -1,4 +1,4 @@
-"""Checks of a node's settings, dataset and base, when it is queued and when it runs.
+"""Checks what a node's inputs mean: settings, dataset folder and base; queued, and when it runs.
 
 A mistake is told by the node that has it, before others load a model or encode.
 """

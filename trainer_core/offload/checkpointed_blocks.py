@@ -1,4 +1,4 @@
-"""Which blocks compute their activations again, and where their inputs wait for it."""
+"""Gradient checkpointing: which blocks compute activations again, and where their inputs wait."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads one tensor after another, so that little of the file is in memory at a time."""
+"""`TensorReader`: a base's tensors one after another, so that little of the file is in memory."""
 
 from __future__ import annotations
 

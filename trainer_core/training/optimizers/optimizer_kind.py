@@ -1,4 +1,4 @@
-"""What there is to know of an optimizer, how it is stepped, and which weights it is judged by."""
+"""`OptimizerKind`: its state, its step, and the weights that it is evaluated with."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loads a run: base, adapter, and what the base makes before the first step."""
+"""Loads a run: base, adapter or checkpoint, and what the base makes before the first step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compiles the repeated blocks of a denoiser for a run's training passes.
+"""`torch.compile` for the repeated blocks of a denoiser, in a run's training passes.
 
 What is replaced is a block's ``forward``, which lies inside of its hooks and of its checkpoint: a
 swapped block's weights come before the compiled graph is called, and activations are computed again

@@ -1,4 +1,4 @@
-"""How a step is shared among processes.
+"""`Processes`: how a step is shared among processes (accelerate): sums, barriers, shares.
 
 A step trains the same samples, however many processes there are: whole micro-batches are dealt out,
 or the samples of each micro-batch are. A process that is left without any makes a pass that counts

@@ -21,7 +21,7 @@ GRACE = 1 / 3
 
 
 class MedianRule:
-    """Says when the trial in training is hopeless.
+    """Says when the trial in training lags behind the others.
 
     That is when its lowest loss so far is above the median of the other trials' mean losses up to
     the same step. Source: Golovin et al., Google Vizier: A Service for Black-Box Optimization, KDD

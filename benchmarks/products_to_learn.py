@@ -70,6 +70,7 @@ _ROUTED = {f"training.routing.{name}": each for name, each in ROUTING.items()}
 PLAIN, NEITHER = "plain loop", "neither"
 SEVENTH = "draws that cancel, a seventh preserved"
 THIRTEENTH = "draws that cancel, a thirteenth preserved"
+TWELFTH = "draws that cancel, one of the twelve preserved"
 WAYS: dict[str, dict[str, Any]] = {
     PLAIN: _ALL_OWN,
     NEITHER: {**_ALL_OWN, **_INDEPENDENT},
@@ -79,10 +80,12 @@ WAYS: dict[str, dict[str, Any]] = {
     "draws that cancel, a quarter preserved": {},
     SEVENTH: _preserved(2),
     THIRTEENTH: _preserved(1),
+    TWELFTH: {**_ALL_OWN, "dataset.preservation.share": 1 / IMAGES},
 }
-"""Settings that differ from the preset's. Routing refuses preserved samples."""
+"""Settings that differ from the preset's. Routing refuses preserved samples. The last way is at an
+equal batch: a preserved sample takes the place of an own one."""
 
-_LORA_ONLY = {PLAIN, SEVENTH, THIRTEENTH}
+_LORA_ONLY = {PLAIN, SEVENTH, THIRTEENTH, TWELFTH}
 """Diffusers' own loop is PEFT's LoRA; shares are compared with one kind."""
 
 _FIRST_SEED_ONLY = {way for way in WAYS if "training.routing.share" in WAYS[way]}

@@ -24,8 +24,9 @@ from trainer_core.offload.host_inputs import HostArena, HostInputs
 from trainer_core.offload.model_bytes import base_bytes, cast_base, pack_blocks
 from trainer_core.offload.transfer import Transfer
 from trainer_core.quantization.formats import FORMATS
+from trainer_core.training.memory.short_base import StepInputs
 from trainer_core.training.memory.simulated_bytes import LiveBytes, Marks, Phase
-from trainer_core.training.memory.step_simulation import StepInputs, StepSimulation
+from trainer_core.training.memory.step_simulation import StepSimulation
 from trainer_core.training.optimizers import make_optimizer
 from trainer_core.training.step.micro_batch import MicroBatchLoss
 from trainer_core.training.step.token_routing import TokenRouting

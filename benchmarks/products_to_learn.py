@@ -70,7 +70,6 @@ _ROUTED = {f"training.routing.{name}": each for name, each in ROUTING.items()}
 PLAIN, NEITHER = "plain loop", "neither"
 SEVENTH = "draws that cancel, a seventh preserved"
 THIRTEENTH = "draws that cancel, a thirteenth preserved"
-TWELFTH = "draws that cancel, one of the twelve preserved"
 WAYS: dict[str, dict[str, Any]] = {
     PLAIN: _ALL_OWN,
     NEITHER: {**_ALL_OWN, **_INDEPENDENT},
@@ -80,12 +79,10 @@ WAYS: dict[str, dict[str, Any]] = {
     "draws that cancel, a quarter preserved": {},
     SEVENTH: _preserved(2),
     THIRTEENTH: _preserved(1),
-    TWELFTH: {**_ALL_OWN, "dataset.preservation.share": 1 / IMAGES},
 }
-"""Settings that differ from the preset's. Routing refuses preserved samples. The last way is at an
-equal batch: a preserved sample takes the place of an own one."""
+"""Settings that differ from the preset's. Routing refuses preserved samples."""
 
-_LORA_ONLY = {PLAIN, SEVENTH, THIRTEENTH, TWELFTH}
+_LORA_ONLY = {PLAIN, SEVENTH, THIRTEENTH}
 """Diffusers' own loop is PEFT's LoRA; shares are compared with one kind."""
 
 _FIRST_SEED_ONLY = {way for way in WAYS if "training.routing.share" in WAYS[way]}

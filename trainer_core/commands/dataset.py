@@ -52,7 +52,8 @@ def dataset(arguments: Arguments) -> int:
     report, own_file = gathered.report, place is not None and place.is_file()
     if not own_file and not any(each.startswith("training.steps=") for each in arguments.settings):
         # The steps would be those of the defaults.
-        report = dataclasses.replace(report, schedule=dataclasses.replace(report.schedule, steps=0))
+        schedule = dataclasses.replace(report.schedule, steps=None)
+        report = dataclasses.replace(report, schedule=schedule)
     # Without a base of the person's own its figures would be those of the embedded one.
     if own_file or "base" in " ".join(arguments.settings):
         report = with_vram(config, report)

@@ -90,12 +90,12 @@ class RunFolder:
         write_json(self.path / RECORD, {**self.read_record(), **values})
 
     def go_on(
-        self, record: Mapping[str, Any], run_file: str, workflow: Mapping[str, str] | None = None
+        self, facts: Mapping[str, Any], run_file: str, workflow: Mapping[str, str] | None = None
     ) -> None:
-        """Note that the run goes on, and with which settings.
+        """Note that the run goes on, in this process, and with which settings.
 
         Args:
-            record: Changed fields of ``run.json``.
+            facts: Changed fields of ``run.json``.
             run_file: The resolved run file of what follows; replaces the one before.
             workflow: What of the host goes on with it, replaces the one before; without any, that
                 one stays.
@@ -105,7 +105,8 @@ class RunFolder:
         """
         before = self.read_record()
         kept = {name: value for name, value in before.items() if name not in _ENDS}
-        write_json(self.path / RECORD, {**kept, "status": "running", **record})
+        me = record(self._lock.owner)
+        write_json(self.path / RECORD, {**kept, "status": "running", **me, **facts})
         write_text(self.path / RUN_FILE, run_file)
         _write_workflow(self.path, workflow or {})
 

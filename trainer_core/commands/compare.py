@@ -29,20 +29,21 @@ def compare(arguments: Arguments) -> int:
     rest = in_preview(rest)
     place = existing(rest.word("a run's folder"), "a run's folder")
     files = [existing(each, "an adapter file") for each in own.get("adapter", [])]
+    from ..training.checkpoints.run_folder import find_version, run_file_of
+
+    version = find_version(place)
+    config = load_config(run_file_of(version), rest.settings, show_note)
+    config = with_prompts(config, own.get("prompt", []), own.get("control", []))
+    # What follows imports torch, and what is missing is told in a moment.
     from ..training.checkpoints.comparison_columns import (
         file_columns,
         read_steps,
         read_strengths,
         run_columns,
-        run_file_of,
     )
-    from ..training.checkpoints.run_folder import find_version
 
     strengths = read_strengths(own.get("strengths", ["1"])[-1])
     steps = read_steps(own.get("checkpoints", ["all"])[-1])
-    version = find_version(place)
-    config = load_config(run_file_of(version), rest.settings, show_note)
-    config = with_prompts(config, own.get("prompt", []), own.get("control", []))
     columns = [*run_columns(version, steps, strengths), *file_columns(files, strengths)]
     require_inputs(config, dataset=False)
     output = given_path(own.get("output", [str(version / "comparisons")])[-1], "a folder")

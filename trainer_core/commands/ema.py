@@ -29,12 +29,13 @@ def ema(arguments: Arguments) -> int:
     arguments.at_most(2)
     lengths, overwrite = _lengths(own), is_set(own, "overwrite")
     run, *out = arguments.words
+    place = existing(run, "a run's folder")
     from ..training.checkpoints.post_hoc_ema import check_length, kept_averages, make_averaged
     from ..training.checkpoints.run_folder import find_version
 
     for length in lengths:
         check_length(length)
-    version = find_version(existing(run, "a run's folder"))
+    version = find_version(place)
     kept = kept_averages(version)
     config = load_config(version / "run.yaml")
     folder = given_path(out[0], "an output folder") if out else version

@@ -15,7 +15,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from ...adapter_files.metadata import WORKFLOW_KEYS
 from ...errors import InputError, StorageError
 from ...filesystem.storage import (
     Lock,
@@ -198,6 +197,8 @@ def _lock_new(folder: Path) -> Lock:
 
 def _write_workflow(folder: Path, texts: Mapping[str, str]) -> None:
     """Write ``workflow.json`` and ``prompt.json``; of two starts none is mixed with the other."""
+    from ...adapter_files.metadata import WORKFLOW_KEYS  # needs torch; looking for a run does not
+
     for key in WORKFLOW_KEYS if texts else ():
         path = folder / f"{key}.json"
         if key in texts:
@@ -299,6 +300,22 @@ def find_version(path: Path, holding: str = RECORD) -> Path:
         if known
         else "Look into output.dir for the runs there are.",
     )
+
+
+def run_file_of(version: Path) -> Path:
+    """The resolved run file of a version.
+
+    Raises:
+        InputError: When it is not there.
+    """
+    path = version / RUN_FILE
+    if not path.is_file():
+        raise InputError(
+            f"{version} has no {RUN_FILE}",
+            "the run file that the trainer keeps of every run",
+            "Put it back from a copy.",
+        )
+    return path
 
 
 def remove_dead_versions(root: Path) -> list[Path]:

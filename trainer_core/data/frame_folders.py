@@ -1,7 +1,7 @@
 """Folders of frames: ``NAME.frames`` holds the images of one clip, in order of their numbers.
 
-They have no rate of their own: each image is one frame at whatever rate is trained. Files are listed
-without torch; what decodes them needs it, and is imported where it does.
+They have no rate of their own: each image is one frame at whatever rate is trained. What decodes
+images needs torch and is imported where it is called: a folder is listed without.
 """
 
 from __future__ import annotations

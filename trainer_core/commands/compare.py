@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..families.run_files import load_config
-from ..filesystem.storage import given_path
+from ..filesystem.storage import given_path, require_folder
 from .adapter_output import clear_leftovers
 from .arguments import Arguments, existing
 from .console import show, show_json, show_note
@@ -47,6 +47,7 @@ def compare(arguments: Arguments) -> int:
     columns = [*run_columns(version, steps, strengths), *file_columns(files, strengths)]
     require_inputs(config, dataset=False)
     output = given_path(own.get("output", [str(version / "comparisons")])[-1], "a folder")
+    require_folder(output)
     from ..data.cache.build_cache import cache_folder
     from ..data.cache.cache_file import cache_folders
     from ..device import borrowed_threads

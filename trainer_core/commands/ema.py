@@ -7,7 +7,7 @@ from typing import Any
 
 from ..errors import InputError
 from ..families.run_files import load_config
-from ..filesystem.storage import given_path
+from ..filesystem.storage import given_path, require_folder
 from . import VERBS
 from .adapter_output import clear_leftovers, rounded
 from .arguments import Arguments, check_words, existing, is_set
@@ -39,6 +39,7 @@ def ema(arguments: Arguments) -> int:
     kept = kept_averages(version)
     config = load_config(version / "run.yaml")
     folder = given_path(out[0], "an output folder") if out else version
+    require_folder(folder)
     clear_leftovers(folder, as_json=arguments.json)
     made = [
         make_averaged(

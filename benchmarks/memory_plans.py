@@ -24,7 +24,8 @@ from trainer_core.families.registry import get_family
 from trainer_core.offload.choose_plan import alternatives, rank_plans
 from trainer_core.offload.possible_plans import EITHER, Budget, MemoryPlan, StepSizes
 from trainer_core.quantization.formats import FORMATS
-from trainer_core.training.memory.step_simulation import StepInputs, StepSimulation
+from trainer_core.training.memory.short_base import StepInputs
+from trainer_core.training.memory.step_simulation import StepSimulation
 from trainer_core.weights.diffusers_folder import read_json
 
 from .measuring.record import RESULTS, origin, write_record

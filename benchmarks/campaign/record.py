@@ -23,7 +23,8 @@ from trainer_core.offload.choose_plan import rank_plans
 from trainer_core.offload.empty_base import empty_base
 from trainer_core.offload.possible_plans import MemoryPlan, StepSizes, step_seconds
 from trainer_core.quantization.formats import FORMATS
-from trainer_core.training.memory.step_simulation import StepInputs, StepSimulation
+from trainer_core.training.memory.short_base import StepInputs
+from trainer_core.training.memory.step_simulation import StepSimulation
 
 from .cells import BASELINE, START
 from .lines import read_lines

@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from ...trainer_core.data.captions.length import TextLimit
     from ...trainer_core.types import Conditioning, FrameGrid, Sound
     from .audio_vae import AudioVae
-    from .family_encoders import TrainedGraphText
+    from .family_encoders import GraphText
     from .start_frames import EndpointEncoder
-    from .trained_text import TrainedGraphText as TrainedText
+    from .trained_text import TrainedGraphText
 
 _PROBE = "A photo of a cat, (red:1.2)"
 _REMEDY = "Connect the CLIP that the model is sampled with."
@@ -104,8 +104,8 @@ class PlainEncoders:
     clip: Clip | None
     vae: Vae | None
     on_close: Callable[[], None] | None = None
-    trained: TrainedText | None = None
-    sight: TrainedGraphText | None = None
+    trained: TrainedGraphText | None = None
+    sight: GraphText | None = None
     probe: Callable[[Conditioning], None] | None = None
     clips: FrameGrid | None = None
     endpoints: EndpointEncoder | None = None

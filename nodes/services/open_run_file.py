@@ -119,7 +119,7 @@ def read_run(run: str) -> list[Document]:
         InputError: When there is no such run, or no such file in it.
     """
     from ...trainer_core.foreign_runs.documents import open_document
-    from ...trainer_core.training.checkpoints.comparison_columns import run_file_of
+    from ...trainer_core.training.checkpoints.run_folder import run_file_of
 
     document = open_document(run_file_of(comfy_host.run_path(run)))
     return [replace(document, name=f"{run}/{_RUN_FILE}")]

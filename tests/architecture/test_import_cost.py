@@ -21,6 +21,7 @@ import {module}
 print(json.dumps(sorted(set(sys.modules) - before)))
 """
 MOST = {"trainer_core": 40, "trainer_core.families.run_files": 260, "trainer_core.cli": 280}
+MOST |= {"trainer_core.commands.runs": 320, "trainer_core.training.checkpoints.run_folder": 160}
 """A module to how many others its import may load, the standard library's included."""
 _IN_EVERY_GUEST = {"filelock", "hypothesis", "pytest", "tensorboard"}
 """Optional libraries that the environments of tests/matrix have."""

@@ -12,6 +12,7 @@ import runpy
 import select
 import sys
 import threading
+from pathlib import Path
 
 SHARED = (
     *("trainer_core.adapters.attachment", "trainer_core.inference.pipeline"),
@@ -35,6 +36,7 @@ def main():
 
     comfy.cli_args.args.cpu = True
     import comfy.sd
+    import folder_paths
     from loaded_pack import part
 
     import nodes
@@ -55,6 +57,8 @@ def main():
             os.dup2(written, 2)
             threading.Thread(target=end_with_the_tests, daemon=True).start()
             os.chdir(folder)
+            # ComfyUI's node for 3D makes a folder in it when it is asked for its inputs.
+            folder_paths.set_input_directory(str(Path(folder, "input")))
             sys.argv = words
             runpy.run_path(words[0], run_name="__main__")
             return

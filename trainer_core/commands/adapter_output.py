@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigError, InputError
 from ..families.run_files import load_config
-from ..filesystem.storage import given_path
+from ..filesystem.storage import given_path, require_folder
 from ..filesystem.temporary import remove_leftovers
 from .arguments import is_set, word_or
 from .console import show, show_json
@@ -57,6 +57,7 @@ def new_target(
                 "an output of its own",
                 "Choose another name for the output; nothing was changed.",
             )
+    require_folder(target.parent)
     if not target.exists():
         return target
     if not overwrite:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..families.run_files import load_config
-from ..filesystem.storage import given_path
+from ..filesystem.storage import given_path, require_folder
 from .adapter_output import clear_leftovers
 from .arguments import Arguments, existing
 from .console import show, show_json, show_note
@@ -29,23 +29,25 @@ def compare(arguments: Arguments) -> int:
     rest = in_preview(rest)
     place = existing(rest.word("a run's folder"), "a run's folder")
     files = [existing(each, "an adapter file") for each in own.get("adapter", [])]
+    from ..training.checkpoints.run_folder import find_version, run_file_of
+
+    version = find_version(place)
+    config = load_config(run_file_of(version), rest.settings, show_note)
+    config = with_prompts(config, own.get("prompt", []), own.get("control", []))
+    # What follows imports torch, and what is missing is told in a moment.
     from ..training.checkpoints.comparison_columns import (
         file_columns,
         read_steps,
         read_strengths,
         run_columns,
-        run_file_of,
     )
-    from ..training.checkpoints.run_folder import find_version
 
     strengths = read_strengths(own.get("strengths", ["1"])[-1])
     steps = read_steps(own.get("checkpoints", ["all"])[-1])
-    version = find_version(place)
-    config = load_config(run_file_of(version), rest.settings, show_note)
-    config = with_prompts(config, own.get("prompt", []), own.get("control", []))
     columns = [*run_columns(version, steps, strengths), *file_columns(files, strengths)]
     require_inputs(config, dataset=False)
     output = given_path(own.get("output", [str(version / "comparisons")])[-1], "a folder")
+    require_folder(output)
     from ..data.cache.build_cache import cache_folder
     from ..data.cache.cache_file import cache_folders
     from ..device import borrowed_threads

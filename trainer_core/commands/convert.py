@@ -282,5 +282,8 @@ def _facts(report: Conversion, *, as_json: bool) -> dict[str, Any]:
         "dtype_error": shown(report.rounding),
         "notes": report.notes,
     }
-    # A person is told what there is.
-    return {name: each for name, each in facts.items() if as_json or each not in ({}, [], ())}
+    if as_json:
+        return facts
+    # A person is told what there is; whether it is exact stands in the last sentence.
+    del facts["exact"]
+    return {name: each for name, each in facts.items() if each not in ({}, [], ())}

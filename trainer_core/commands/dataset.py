@@ -6,13 +6,14 @@ import dataclasses
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..config import RunConfig
 from ..data.sources.list_files import dataset_root
 from ..errors import DatasetError, InputError, TrainerError
 from ..families.run_files import load_config
-from ..filesystem.storage import given_path, write_text
+from ..filesystem.storage import given_path, require_folder, write_text
 from . import VERBS
 from .arguments import Arguments, is_set
 from .console import overwrite_line, show, show_json
@@ -47,18 +48,20 @@ def dataset(arguments: Arguments) -> int:
         config = load_config(None, [*arguments.settings, *folder])
     if config.dataset.path:
         dataset_root(config.dataset.path)
-    looks = is_set(last, "looks") or bool({"html", "sheet"} & last.keys())
+    places = _places(last)
+    looks = is_set(last, "looks") or bool(places)
     reading = _read_dataset(config)
     report, own_file = reading.report, place is not None and place.is_file()
     if not own_file and not any(each.startswith("training.steps=") for each in arguments.settings):
         # The steps would be those of the defaults.
-        report = dataclasses.replace(report, schedule=dataclasses.replace(report.schedule, steps=0))
+        schedule = dataclasses.replace(report.schedule, steps=None)
+        report = dataclasses.replace(report, schedule=schedule)
     # Without a base of the person's own its figures would be those of the embedded one.
     if own_file or "base" in " ".join(arguments.settings):
         report = with_vram(config, report)
     if looks:
         report = _inspected(config, report, quiet=arguments.json)
-    files = _write(report, last)
+    files = _write(report, places)
     if arguments.json:
         show_json({**_record(reading, report), "files": files})
     else:
@@ -152,22 +155,27 @@ def _inspected(config: RunConfig, report: DatasetReport, *, quiet: bool) -> Data
     return find_in_images(report, config.dataset, cache_folder(config), progress)
 
 
-def _write(report: DatasetReport, options: Mapping[str, str]) -> dict[str, str]:
-    """Write the page and the sheet that were asked for; what was written, by name."""
-    files: dict[str, str] = {}
-    if "html" in options:
+def _places(options: Mapping[str, str]) -> dict[str, Path]:
+    """Where the page and the sheet go that were asked for, in folders that take files."""
+    found: dict[str, Path] = {}
+    for name, what in (("html", "a file for the page"), ("sheet", "a file for the contact sheet")):
+        if name in options:
+            found[name] = given_path(options[name], what)
+            require_folder(found[name].parent)
+    return found
+
+
+def _write(report: DatasetReport, places: Mapping[str, Path]) -> dict[str, str]:
+    """Write them; what was written, by name."""
+    if "html" in places:
         from ..data.report.html_page import report_page
 
-        path = given_path(options["html"], "a file for the page")
-        write_text(path, report_page(report))
-        files["html"] = str(path)
-    if "sheet" in options:
+        write_text(places["html"], report_page(report))
+    if "sheet" in places:
         from ..data.report.contact_sheet import save_sheet
 
-        path = given_path(options["sheet"], "a file for the contact sheet")
-        save_sheet(report, path)
-        files["sheet"] = str(path)
-    return files
+        save_sheet(report, places["sheet"])
+    return {name: str(place) for name, place in places.items()}
 
 
 def dataset_report(config: RunConfig) -> tuple[dict[str, Any], DatasetError | None] | None:

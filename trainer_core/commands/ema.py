@@ -7,7 +7,7 @@ from typing import Any
 
 from ..errors import InputError
 from ..families.run_files import load_config
-from ..filesystem.storage import given_path
+from ..filesystem.storage import given_path, require_folder
 from . import VERBS
 from .adapter_output import clear_leftovers, rounded
 from .arguments import Arguments, check_words, existing, is_set
@@ -29,15 +29,17 @@ def ema(arguments: Arguments) -> int:
     arguments.at_most(2)
     lengths, overwrite = _lengths(own), is_set(own, "overwrite")
     run, *out = arguments.words
+    place = existing(run, "a run's folder")
     from ..training.checkpoints.post_hoc_ema import check_length, kept_averages, make_averaged
     from ..training.checkpoints.run_folder import find_version
 
     for length in lengths:
         check_length(length)
-    version = find_version(existing(run, "a run's folder"))
+    version = find_version(place)
     kept = kept_averages(version)
     config = load_config(version / "run.yaml")
     folder = given_path(out[0], "an output folder") if out else version
+    require_folder(folder)
     clear_leftovers(folder, as_json=arguments.json)
     made = [
         make_averaged(

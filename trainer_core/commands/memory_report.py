@@ -52,6 +52,9 @@ def memory_report(
     report: dict[str, Any] = {
         "memory_estimate": {name: gibibytes(size) for name, size in estimate.items()}
     }
+    if "activations" not in estimate:
+        why = f" ({choice.guessed})" if choice.guessed else ""
+        report["memory_unknown"] = f"activations: a step cannot be simulated{why}"
     if choice.plans:
         report["memory_plans"] = memory_table(choice)
     free = {"device_memory": machine.free_memory(device), "ram": machine.free_ram()}

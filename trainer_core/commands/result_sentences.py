@@ -48,6 +48,9 @@ def conversion_sentence(report: Conversion) -> str:
     """What a conversion did to the adapter."""
     others = [word for word in report.differences() if "approximated" not in word]
     sentence = loss_sentence(report.errors, report.layers)
+    if not report.exact:
+        # Where no layer is approximated, a number format may lose too much all the same.
+        sentence = sentence.replace(" layers, exact.", " layers.")
     return f"{sentence[:-1]}; {', '.join(others)}." if others else sentence
 
 

@@ -17,7 +17,7 @@ from ..families.run_files import run_file_of, run_file_template, templates
 from ..filesystem.storage import given_path
 from . import VERBS
 from .adapter_output import clear_leftovers
-from .arguments import Arguments, is_set, numbers
+from .arguments import Arguments, existing, is_set, numbers
 from .console import show, show_image, show_json, show_report
 from .missing_inputs import require_inputs
 from .run_observers import watching
@@ -119,10 +119,6 @@ def sample(arguments: Arguments) -> int:
     config = in_preview(rest).config()
     config = with_prompts(config, own.get("prompt", []), own.get("control", []))
     adapter = _adapter(own["adapter"][-1], config) if "adapter" in own else None
-    if adapter is not None and not adapter.is_file():
-        raise InputError(
-            f"adapter: there is no file {adapter}", "an adapter file", "Check the path."
-        )
     require_inputs(config, dataset=False)
     output = given_path(own.get("output", ["samples"])[-1], "a folder").absolute()
     (strength,) = numbers({name: values[-1] for name, values in own.items()}, "strength", 1)
@@ -142,7 +138,7 @@ def sample(arguments: Arguments) -> int:
 def _adapter(text: str, config: RunConfig) -> Path:
     """The adapter file that a command names, or that of the best checkpoint."""
     if text != "best":
-        return given_path(text, "an adapter file")
+        return existing(text, "an adapter file")
     from ..training.checkpoints.checkpoint import ADAPTER_FILE
     from ..training.checkpoints.find_checkpoint import best_checkpoint
 

@@ -1,6 +1,7 @@
 """Folders of frames: ``NAME.frames`` holds the images of one clip, in order of their numbers.
 
-They have no rate of their own: each image is one frame at whatever rate is trained.
+They have no rate of their own: each image is one frame at whatever rate is trained. What decodes
+images needs torch and is imported where it is called: a folder is listed without.
 """
 
 from __future__ import annotations
@@ -14,8 +15,6 @@ from PIL import Image
 from ..errors import DatasetError
 from ..filesystem.file_names import FRAME_FOLDER, IMAGE_EXTENSIONS
 from ..types import ClipPart
-from .image import open_image
-from .image_header import header_info
 
 _DIGITS = re.compile(r"([0-9]+)")
 
@@ -52,6 +51,8 @@ def frame_count(folder: Path) -> tuple[int, int, int]:
     Raises:
         DatasetError: When one cannot be read, or their sizes differ.
     """
+    from .image_header import header_info
+
     files = frame_files(folder)
     headers = [header_info(each) for each in files]
     first = headers[0]
@@ -68,6 +69,8 @@ def read_folder(folder: Path, part: ClipPart) -> Iterator[Image.Image]:
     Raises:
         DatasetError: When one cannot be decoded, or there are too few.
     """
+    from .image import open_image
+
     first = round(part.start * part.rate)
     files = frame_files(folder)[first : first + part.frames]
     if len(files) < part.frames:

@@ -6,6 +6,7 @@ or earlier. Where a clip has no sound, it is silent.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..errors import DatasetError
 from ..filesystem.file_names import MOVING_EXTENSIONS
 from ..types import ClipPart, Sound
 from .clips import first_time, opened_clip
 from .frame_folders import is_frame_folder
+from .image_decoders import BROKEN
 
 _SILENT = 1e-4
 """The loudest number of a sound that counts as silence: -80 dB, below what 16 bits dither to."""
@@ -82,21 +85,39 @@ def _pieces(
         track = container.streams.audio[number]
         if track.codec_context is None:
             return  # a codec that FFmpeg does not know
-        rate = track.codec_context.sample_rate
-        end = round(seconds * rate)
-        container.seek(int(max(0.0, begin - _BEFORE) / float(track.time_base)), stream=track)
-        converted = _Converted(rate)
-        for frame in container.decode(track):
-            if frame.pts is None:
-                continue
-            place = round((float(frame.pts * frame.time_base) - begin) * rate)
-            if place >= end:
-                return
-            for whole in converted(frame):
-                piece = whole[:, max(0, -place) : end - place]
-                if piece.shape[1]:
-                    yield max(0, place), piece, rate
-                place += whole.shape[1]
+        with _named_sound(path):
+            rate = track.codec_context.sample_rate
+            end = round(seconds * rate)
+            container.seek(int(max(0.0, begin - _BEFORE) / float(track.time_base)), stream=track)
+            converted = _Converted(rate)
+            for frame in container.decode(track):
+                if frame.pts is None:
+                    continue
+                place = round((float(frame.pts * frame.time_base) - begin) * rate)
+                if place >= end:
+                    return
+                for whole in converted(frame):
+                    piece = whole[:, max(0, -place) : end - place]
+                    if piece.shape[1]:
+                        yield max(0, place), piece, rate
+                    place += whole.shape[1]
+
+
+@contextlib.contextmanager
+def _named_sound(path: Path) -> Iterator[None]:
+    """Name the sound where it is damaged: the frames of its clip may be whole."""
+    import av
+
+    try:
+        yield
+    except (*BROKEN, av.FFmpegError) as error:
+        words = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        raise DatasetError(
+            f"the sound of {path} cannot be decoded ({words})",
+            "a clip whose sound FFmpeg decodes, or one without sound",
+            "Export the clip again, or without its sound (ffmpeg -i IN -c copy -an OUT), remove it "
+            "from the dataset, or set dataset.unreadable: skip, which leaves the whole clip out.",
+        ) from error
 
 
 class _Converted:

@@ -227,15 +227,33 @@ def storage_error(path: Path, error: OSError) -> StorageError:
         return StorageError(f"the disk is full while writing {path}", "enough free space", remedy)
     if error.errno in {errno.EACCES, errno.EPERM, errno.EROFS}:
         remedy = (
-            "Give write access to the folder, or choose another (for a run: output.dir). On "
-            "Windows: close the programs that have the file open, or save under another name."
+            "Give write access to the folder, or choose another (for a run: output.dir or "
+            "cache.dir). On Windows: close the programs that have the file open, or save under "
+            "another name."
         )
         return StorageError(f"{path} cannot be written ({error.strerror})", "write access", remedy)
     return StorageError(
         f"{path} cannot be written ({error})",
         "a folder that takes files",
-        "Check the disk and the path, or choose another folder (for a run: output.dir).",
+        "Check the disk and the path, or choose another folder (for a run: output.dir or "
+        "cache.dir).",
     )
+
+
+def require_folder(path: Path) -> None:
+    """See that a folder takes files, before work whose result is to go there; it need not exist.
+
+    Raises:
+        StorageError: When it does not, or something else has its name.
+    """
+    place = path.absolute()
+    there = next((each for each in (place, *place.parents) if os.path.lexists(each)), place)
+    if not there.is_dir():
+        raise storage_error(path, NotADirectoryError(f"{there} is not a folder"))
+    # Where the system can be asked so: whoever writes is the effective user.
+    effective = os.access in os.supports_effective_ids
+    if not os.access(there, os.W_OK | os.X_OK, effective_ids=effective):
+        raise storage_error(path, PermissionError(errno.EACCES, f"{there} takes no files"))
 
 
 _TAKEOVER = ".takeover"

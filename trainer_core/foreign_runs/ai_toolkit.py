@@ -100,8 +100,10 @@ def _facts(
     source: Source, datasets: Sequence[Mapping[str, Any]], prompts: Sequence[Any]
 ) -> dict[str, Any]:
     lokr = source.read("network.type", text, "lora").lower() == "lokr"
+    # A null is no default there: it switches the full rank off.
+    full = source.values.get("network.lokr_full_rank", True)
     return {
-        "@full": lokr and source.read("network.lokr_full_rank", flag, True),
+        "@full": lokr and full is not None and source.check("network.lokr_full_rank", full, flag),
         "@slider": source.values.get("type") in _SLIDERS,
         "@previews": bool(prompts) and not source.on("train.disable_sampling"),
         "@regularized": any(

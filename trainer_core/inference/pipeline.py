@@ -34,7 +34,7 @@ from ..errors import naming_file
 from ..families.family import NAME_THE_OTHER, Family
 from ..families.registry import get_family
 from ..families.trainable_text import refuse_texts, with_tokens
-from ..filesystem.storage import atomic_write
+from ..filesystem.storage import atomic_write, require_folder
 from ..offload.empty_base import empty_base
 from ..offload.load_base import PlacedBase, load_base
 from ..offload.machine import Machine
@@ -408,6 +408,7 @@ def sample_images(
         InputError: When base, adapter or prompts cannot be used.
         StorageError: When an image cannot be written.
     """
+    require_folder(folder)
     embedded = config.base.path == "embedded"
     rate = preview_rate(config, get_family(config.family).of_base(config.base))
     with borrowed_threads(config.memory, embedded=embedded), torch.inference_mode(False):

@@ -21,6 +21,7 @@ from ..data.drawn_masks import with_mask
 from ..data.image import on_white, open_image, to_pixels
 from ..errors import ConfigError
 from ..families.family import Family
+from ..filesystem.storage import require_folder
 from ..types import Bucket, ClipPart, Conditioning
 from .sampler import SampleRequest, preview_frames
 
@@ -160,6 +161,7 @@ def encode_prompts(
         length = f" start of {count}" if shown or begin else ""
         entry = _entry(folder, *texts, [*shown, *begin] or controls, f"{identity}{length}")
         if not is_sound(entry, thorough=True):
+            require_folder(entry.path.parent)
             tensors = _encode(texts, controls, open_encoders(), channels)
             if shown:
                 encode = of_clips(open_encoders()).encode_control
@@ -214,6 +216,7 @@ def _control_frames(
 
 
 def _fitted(image: Image.Image, preview: PreviewSection, family: Family) -> Image.Image:
+    """An image of the size that a preview is generated at (`Family.latent_shape`)."""
     step = family.latents.size_multiple
     wide, high = (side // step * step for side in (preview.width, preview.height))
     return fit_to_bucket(image, Bucket(wide, high))
@@ -238,7 +241,7 @@ def _control(
 ) -> Image.Image:
     image = _read_control(path, dataset.animated, family.control_channels(variant))
     if dataset.control_area is None:
-        sized = fit_to_bucket(image, Bucket(preview.width, preview.height))
+        sized = _fitted(image, preview, family)
         # An image without a transparent area gets the same mask each time.
         return with_mask(sized, 0) if variant in family.latents.filled else sized
     return resize_exact(image, *family.latents.control_size(*image.size, dataset.control_area))

@@ -58,11 +58,13 @@ class PlanChoice:
         memory: The memory settings, of which none is left open.
         plans: The plan that is taken, and the best of other kinds; none where nothing was planned.
         budget: What it was planned for.
+        guessed: Why a step could not be simulated, and all but the weights is guessed; else empty.
     """
 
     memory: MemorySection
     plans: tuple[MemoryPlan, ...] = ()
     budget: Budget | None = None
+    guessed: str = ""
 
 
 SizesOf = Callable[[Mapping[str, KeptFormat]], StepSizes]

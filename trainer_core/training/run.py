@@ -32,6 +32,7 @@ from ..families.family import Family
 from ..families.registry import get_family
 from ..families.trainable_text import with_text
 from ..filesystem.allowed_folders import AllowedFolders
+from ..filesystem.storage import require_folder
 from ..inference.encoder_source import MakeSource
 from ..inference.sampler import preview_rate
 from ..offload.machine import Machine
@@ -141,6 +142,8 @@ def _train(
     precision = resolve_precision(config.training.precision, processes.device)
     start = find_start(config, family, precision, processes)
     require_resumable(config, family, precision, start, processes)
+    if start.folder is None:
+        require_folder(Path(config.output.dir) / config.output.name)
 
     check = functools.partial(require_trainable, config, family, start=start.adapter)
     data = prepare(config, observer, processes, make_source, within, machine, family, check)

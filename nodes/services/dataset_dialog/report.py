@@ -189,10 +189,10 @@ class Report:
         from ....trainer_core.data.sources.list_files import shown_name
 
         try:
-            changed = path.stat().st_mtime_ns
+            changed = _version(path)
         except OSError:
-            changed = 0
-        named = {"name": shown_name(path, self._root), "version": str(changed), "problems": []}
+            changed = "0"
+        named = {"name": shown_name(path, self._root), "version": changed, "problems": []}
         return named | {"left_out": False}
 
     def _problem(self, policy: str, text: str) -> dict[str, Any]:
@@ -302,14 +302,14 @@ class Thumbnails:
 
     def __init__(self, largest: int = _THUMBNAIL_BYTES) -> None:
         self._lock = Lock()
-        self._kept: OrderedDict[tuple[str, int], bytes] = OrderedDict()
+        self._kept: OrderedDict[tuple[str, str], bytes] = OrderedDict()
         self._size, self._largest = 0, largest
 
     def get(self, path: Path, *, large: bool) -> bytes:
         """An image as the trainer sees it, upright, in sRGB, as WebP; or `DatasetError`."""
         if large:
             return _encoded(path, _SIZES[1])
-        key = str(path), path.stat().st_mtime_ns
+        key = str(path), _version(path)
         with self._lock:
             if key in self._kept:
                 self._kept.move_to_end(key)
@@ -324,6 +324,11 @@ class Thumbnails:
 
 
 THUMBNAILS = Thumbnails()
+
+
+def _version(path: Path) -> str:
+    """Changes with a file, or with the frames of a clip that is a folder."""
+    return folder_stamp(path) if path.is_dir() else str(path.stat().st_mtime_ns)
 
 
 def _encoded(path: Path, side: int) -> bytes:

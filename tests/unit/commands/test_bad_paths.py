@@ -7,6 +7,7 @@ import pytest
 from tests.fixtures.tables import table
 from trainer_core.adapter_files.read.peft_config import WEIGHTS_NAME
 from trainer_core.cli import main
+from trainer_core.demo.run import dataset_folder
 
 NOBODY = 65534
 
@@ -40,6 +41,21 @@ def test_what_is_no_file_and_no_folder(lora, tmp_path, capsys):
     assert pipe.is_fifo()
 
 
+def test_an_output_that_no_folder_takes_is_refused_before_the_work(lora, tmp_path, capsys):
+    file, images = tmp_path / "file", dataset_folder("own")
+    file.write_bytes(b"")
+    for words in (
+        ("train", f"dataset.path={images}", f"output.dir={file}", f"cache.dir={tmp_path}/cache"),
+        ("cache", f"dataset.path={images}", f"cache.dir={file}", "dataset.resolution=64"),
+        ("sample", "prompt=a", f"output={file}"),
+        ("convert", lora, file / "a.safetensors", "--to", "kohya"),
+        ("resize", lora, file / "a.safetensors", "--rank", "1"),
+        ("dataset", images, "--html", file / "a.html"),
+    ):
+        assert "file is not a folder" in refused(capsys, *words, code=1)
+    assert {*tmp_path.iterdir()} == {file, lora.parent}
+
+
 @pytest.fixture
 def as_nobody():
     """Let the system check permissions, which it does not for root."""
@@ -58,6 +74,7 @@ def closed(lora, tmp_path):
     place.mkdir()
     (place / WEIGHTS_NAME).write_bytes(b"")
     (tmp_path / "out").mkdir()
+    (tmp_path / "sealed").mkdir(0o555)
     for path in (tmp_path, *tmp_path.parents[:3], lora.parent, tmp_path / "out"):
         path.chmod(0o777)
     place.chmod(0)
@@ -77,6 +94,8 @@ def test_a_folder_without_permission(closed, lora, tmp_path, capsys, as_nobody):
         ("resize", lora, closed / "x.safetensors", "--rank", "1"),
     ):
         assert "Permission denied" in refused(capsys, *words)
+    words = ("convert", lora, tmp_path / "sealed" / "new" / "x.safetensors", "--to", "kohya")
+    assert "sealed takes no files" in refused(capsys, *words, code=1)
     # One such folder does not keep the adapters beside it from being converted.
     assert main(["convert", str(lora.parent), str(out.parent), "--to", "kohya"]) == 1
     said = capsys.readouterr()

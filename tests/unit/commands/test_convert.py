@@ -127,5 +127,7 @@ def test_a_cast_that_loses_more_than_one_percent_is_not_exact(size, exact, tmp_p
     assert report["exact"] is exact
     assert (report["dtype_error"] > 0.01) is not exact
     assert any("number format loses" in note for note in report["notes"]) is not exact
+    assert run(source, out, "--to", "comfyui", "--dtype", "fp16", "--overwrite") == 0
+    assert capsys.readouterr().out.count("exact") == exact
     assert run(tmp_path, tmp_path / "all", "--to", "comfyui", "--dtype", "fp16") == 0
     assert ("exact" in capsys.readouterr().out.partition("b.safetensors")[0]) is exact

@@ -31,6 +31,7 @@ def test_dataset_report_counts(images, capsys):
     assert found["with_captions"] == 3
     assert found["picture_sizes"] == {"64x64": 2, "128x64": 1}
     assert sum(found["buckets"].values()) == 3
+    assert found["schedule"]["steps"] is None
     assert found["problems"] == []
     assert found["train_would_stop"] is None
 

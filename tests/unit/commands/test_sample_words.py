@@ -20,6 +20,7 @@ def test_controls_that_do_not_fit_the_variant_are_refused():
     ("words", "named"),
     [
         (["adapter=none.safetensors", "prompt=a"], "none.safetensors"),
+        (["adapter=.", "prompt=a"], "a folder without adapter_model.safetensors"),
         (["strength=much", "prompt=a"], "strength=much"),
         (["width=0", "prompt=a"], "preview.width is 0"),
         (["widht=64", "prompt=a"], "preview.width"),

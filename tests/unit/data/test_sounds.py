@@ -5,6 +5,7 @@ import pytest
 from comfyui.clip_files import RATE, write_clip
 
 from trainer_core.data.sounds import has_sound, read_sound
+from trainer_core.errors import DatasetError
 from trainer_core.types import ClipPart
 
 av = pytest.importorskip("av")
@@ -66,3 +67,14 @@ def test_a_codec_that_nobody_knows_is_no_sound(tmp_path):
     write_tracks(path, 4000)
     path.write_bytes(path.read_bytes().replace(b"A_FLAC", b"A_XLAC"))
     assert not has_sound(path, ClipPart(0.0, 16, 16.0))
+
+
+def test_of_a_damaged_sound_the_message_names_the_sound(clip, tmp_path):
+    with av.open(str(clip)) as container:
+        places = [(each.pos, each.size) for each in container.demux(audio=0) if each.size]
+    content, path = bytearray(clip.read_bytes()), tmp_path / "a.mp4"
+    for place, size in places[60:64]:
+        content[place : place + size] = b"\xff" * size
+    path.write_bytes(content)
+    with pytest.raises(DatasetError, match=r"the sound of .*a.mp4 .*\n.*\n.*without its sound"):
+        has_sound(path, ClipPart(1.0, 33, FPS))

@@ -15,7 +15,8 @@ from tests.fixtures.recorded_calls import relative_error
 from trainer_core.config import RunConfig
 from trainer_core.config.adapter import AdapterKind
 from trainer_core.families.registry import FAMILIES, get_family
-from trainer_core.training.memory.step_simulation import StepInputs, StepSimulation
+from trainer_core.training.memory.short_base import StepInputs
+from trainer_core.training.memory.step_simulation import StepSimulation
 from trainer_core.weights.diffusers_folder import read_json
 
 KINDS = get_args(AdapterKind)

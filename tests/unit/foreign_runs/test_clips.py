@@ -219,9 +219,8 @@ def diffusion_pipe(tmp_path, dataset, run="", kind="wan"):
     model = f"[model]\ntype = '{kind}'\nckpt_path = 'w'\ndtype = 'bfloat16'\n[adapter]\nrank = 8\n"
     text = f"{rest}\n{model}type = 'lora'\n[optimizer]\ntype = 'adamw_optimi'\nlr = 2e-5\n"
     path = tmp_path / "run.toml"
-    return read_foreign(
-        [parse_document(str(path), text)], beside=NamedFiles(str(path)), in_graph=True
-    )
+    document = parse_document(str(path), text)
+    return read_foreign([document], beside=NamedFiles(str(path)), in_graph=True)
 
 
 def directories(*folders, head=""):

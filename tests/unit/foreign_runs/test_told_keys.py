@@ -39,6 +39,12 @@ def test_what_decides_the_role_and_the_weight_of_a_folder_is_told():
     )
 
 
+def test_a_lokr_without_full_rank_keeps_its_rank_also_where_that_says_null():
+    for off in ("false", "null"):
+        run = read(files.AI_TOOLKIT_LOKR.replace("lokr_full_rank: true", f"lokr_full_rank: {off}"))
+        assert (run.values["adapter.full_matrix"], run.values["adapter.rank"]) == (False, 16)
+
+
 def datasets(*folders):
     text = files.AI_TOOLKIT
     start, end = text.index("      datasets:"), text.index("      train:")

@@ -199,3 +199,14 @@ def test_clips_are_shown_with_their_parts(tmp_path, report, dataset_report, allo
     first.save(moving, save_all=True, append_images=rest, duration=125)
     shown = Image.open(io.BytesIO(dataset_report.THUMBNAILS.get(moving, large=True)))
     assert shown.n_frames == 10
+
+
+def test_a_clip_whose_frame_has_changed_is_shown_as_it_is_now(tmp_path, report, dataset_report):
+    frames, shown = tmp_path / "a.frames", {}
+    frames.mkdir()
+    for color in ("red", "blue"):
+        for number in range(9):
+            Image.new("RGB", (64, 64), color).save(frames / f"{number}.png")
+        (clip,) = report(tmp_path, missing_caption="empty", frames=9).page(0, 9)["items"]
+        shown[clip["version"]] = dataset_report.THUMBNAILS.get(frames, large=False)
+    assert len(shown) == len({*shown.values()}) == 2

@@ -73,7 +73,8 @@ def test_one_image_for_each_prompt_with_seeds_counting_up(tmp_path, cache):
 
 def test_control_images_choose_the_editing_base(tmp_path, cache):
     controls = [dataset_folder("edit") / "control_images" / name for name in ("001.png", "002.png")]
-    preview = {"prompts": ["make the shape green"] * 2, "seed": 3, "steps": 4}
+    # A width that no base has: what is generated is smaller, and so are its control images.
+    preview = {"prompts": ["make the shape green"] * 2, "seed": 3, "steps": 4, "width": 72}
     listed = [[str(path)] for path in controls]
     one, two = drawn(sample_images(run_config(cache, controls=listed, **preview), None, tmp_path))
     assert np.abs(one - two).mean() > 5, "the control images have no effect"

@@ -72,10 +72,12 @@ def test_a_signal_that_ends_a_run_at_once_is_named_until_the_run_goes_on(tmp_pat
         raise interrupt
     record = folder.read_record()
     assert (record["status"], record["stopped_by"]) == ("cancelled", name)
+    folder.update_record(host="elsewhere", pid=1, process_started=1.0)
     with open_version(folder.path) as again:
         again.go_on({"steps": 3}, "seed: 0\n")
         record = again.read_record()
     assert (record["status"], record["steps"]) == ("running", 3)
+    assert (record["host"], record["pid"]) == (socket.gethostname(), os.getpid())
     assert "stopped_by" not in record
 
 

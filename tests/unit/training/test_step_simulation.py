@@ -3,12 +3,14 @@
 import copy
 import dataclasses
 import mmap
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from diffusers import FluxTransformer2DModel, QwenImageTransformer2DModel
 from fixtures.small_trainer import small_plan, small_trainer
+from torch.utils.flop_counter import FlopCounterMode
 
 from tests.fixtures.full_size import full_size_transformer
 from tests.fixtures.tables import table
@@ -24,8 +26,9 @@ from trainer_core.offload.host_inputs import HostArena, HostInputs
 from trainer_core.offload.model_bytes import base_bytes, cast_base, pack_blocks
 from trainer_core.offload.transfer import Transfer
 from trainer_core.quantization.formats import FORMATS
+from trainer_core.training.memory.short_base import StepInputs
 from trainer_core.training.memory.simulated_bytes import LiveBytes, Marks, Phase
-from trainer_core.training.memory.step_simulation import StepInputs, StepSimulation
+from trainer_core.training.memory.step_simulation import StepSimulation
 from trainer_core.training.optimizers import make_optimizer
 from trainer_core.training.step.micro_batch import MicroBatchLoss
 from trainer_core.training.step.token_routing import TokenRouting
@@ -240,6 +243,20 @@ def test_the_whole_published_base_is_simulated_and_left_as_it_is(family):
     assert 0 <= found.adapter - 16 * trained < 1e-4 * found.adapter
     # Each token passes each matrix of a stream three times, a multiplication with its addition.
     assert 0.9e14 < found.flops < 3e14
+
+
+@pytest.mark.parametrize(("name", "shape"), [("addmm", ()), ("baddbmm", (2,))])
+def test_products_that_add_in_place_count_as_those_that_do_not(name, shape):
+    y, a, b = (torch.zeros(*shape, *size) for size in ((3, 5), (3, 4), (4, 5)))
+    with FlopCounterMode(display=False) as counted:
+        getattr(torch, name)(y, a, b)
+    for work, into in (
+        (getattr(y, f"{name}_"), {}),
+        (partial(getattr(torch, name), y), {"out": y}),
+    ):
+        with LiveBytes() as live:
+            work(a, b, **into)
+        assert live.flops == counted.get_total_flops() > 0
 
 
 @pytest.mark.parametrize(

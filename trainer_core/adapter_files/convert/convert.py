@@ -12,6 +12,7 @@ from typing import Literal
 from ...adapters.dora_magnitude import DORA_SCALE, axis_of
 from ...adapters.kinds.registry import FILE_RULES, LOW_RANK
 from ...errors import AdapterError, InputError, NonFiniteError, PrecisionError
+from ...filesystem.storage import require_folder
 from ...tensors.safetensors_reader import FilePart, Source, open_tensors
 from ...types import AdapterState
 from ..factors.fuse_layers import undivided_layers
@@ -186,6 +187,7 @@ def check_target(source: Source, target: Path, layout: str, *, overwrite: bool) 
         InputError: When the target is the source, exists, or cannot be an adapter of the layout, or
             the source is not a file of an adapter.
     """
+    require_folder(target.parent)
     outputs = (target / WEIGHTS_NAME, target / CONFIG_NAME) if layout == "peft" else (target,)
     read = source.path if isinstance(source, FilePart) else source
     for first in adapter_files(read) if isinstance(read, Path) else ():

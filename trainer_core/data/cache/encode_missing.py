@@ -18,6 +18,7 @@ from torch import Tensor
 
 from ...config import CacheSection
 from ...errors import DatasetError
+from ...filesystem.storage import require_folder
 from ...tensors.rounding import all_finite
 from ...types import CONTROL, ENDS, SOUND, Conditioning, Sound
 from ..image import on_white, to_pixels
@@ -66,10 +67,15 @@ class Maker:
     _encoders: Encoders | None = None
 
     def begin(self, missing: Iterable[str]) -> None:
-        """Say what is missing, before anything of it is made."""
+        """Say what is missing, before anything of it is made.
+
+        Raises:
+            StorageError: When something is, and the cache takes no files.
+        """
         self.missing = set(missing)
         self._total = len(self.missing)
         if self._total:
+            require_folder(self.keys.folder)
             self.notify(0, self._total)
 
     def make(self, tasks: Iterable[Task]) -> None:

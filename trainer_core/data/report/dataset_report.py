@@ -231,21 +231,21 @@ class Schedule:
     Attributes:
         batch_size: Samples of a micro-batch.
         micro_batches: Micro-batches of a step, of all processes.
-        steps: Of the run; 0 where none is named.
+        steps: Of the run; None where none is named.
         steps_per_epoch: Until each image was seen as often as its repeats say.
         plan: What an epoch is made of (`data.describe_epoch.describe_plan`), a line each.
     """
 
     batch_size: int
     micro_batches: int
-    steps: int
+    steps: int | None
     steps_per_epoch: float
     plan: tuple[str, ...] = ()
 
     @property
     def epochs(self) -> float:
         """How often the dataset is gone through."""
-        return self.steps / self.steps_per_epoch if self.steps_per_epoch else 0.0
+        return (self.steps or 0) / self.steps_per_epoch if self.steps_per_epoch else 0.0
 
 
 @dataclass(frozen=True, slots=True)

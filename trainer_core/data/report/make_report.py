@@ -49,7 +49,7 @@ class Batching:
 
     batch_size: int = 1
     micro_batches: int = 1
-    steps: int = 0
+    steps: int | None = None
 
 
 def make_report(

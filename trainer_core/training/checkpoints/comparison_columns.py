@@ -18,7 +18,6 @@ from ...inference.comparison import Column
 from ...inference.pipeline import Candidate
 from .checkpoint import ADAPTER_FILE, checkpoint_folders
 from .find_checkpoint import best_step
-from .run_names import RUN_FILE
 
 MOST_COLUMNS = 60
 
@@ -109,22 +108,6 @@ def reference_images(
     what = f"{len(chosen)} {'held-out' if held else 'trained'} image{'s' * (len(chosen) > 1)}"
     # They may be of any size: each is opened when it is its turn.
     return (open_image(each.image, config.dataset.animated) for each in chosen), what
-
-
-def run_file_of(version: Path) -> Path:
-    """The resolved run file of a version.
-
-    Raises:
-        InputError: When it is not there.
-    """
-    path = version / RUN_FILE
-    if not path.is_file():
-        raise InputError(
-            f"{version} has no {RUN_FILE}",
-            "the run file that the trainer keeps of every run",
-            "Put it back from a copy.",
-        )
-    return path
 
 
 def read_strengths(text: str) -> tuple[float, ...]:

@@ -15,7 +15,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from ...adapter_files.metadata import WORKFLOW_KEYS
 from ...errors import InputError, StorageError
 from ...filesystem.storage import (
     Lock,
@@ -90,12 +89,12 @@ class RunFolder:
         write_json(self.path / RECORD, {**self.read_record(), **values})
 
     def go_on(
-        self, record: Mapping[str, Any], run_file: str, workflow: Mapping[str, str] | None = None
+        self, facts: Mapping[str, Any], run_file: str, workflow: Mapping[str, str] | None = None
     ) -> None:
-        """Note that the run goes on, and with which settings.
+        """Note that the run goes on, in this process, and with which settings.
 
         Args:
-            record: Changed fields of ``run.json``.
+            facts: Changed fields of ``run.json``.
             run_file: The resolved run file of what follows; replaces the one before.
             workflow: What of the host goes on with it, replaces the one before; without any, that
                 one stays.
@@ -105,7 +104,8 @@ class RunFolder:
         """
         before = self.read_record()
         kept = {name: value for name, value in before.items() if name not in _ENDS}
-        write_json(self.path / RECORD, {**kept, "status": "running", **record})
+        me = owner_record(self._lock.owner)
+        write_json(self.path / RECORD, {**kept, "status": "running", **me, **facts})
         write_text(self.path / RUN_FILE, run_file)
         _write_workflow(self.path, workflow or {})
 
@@ -197,6 +197,8 @@ def _lock_new(folder: Path) -> Lock:
 
 def _write_workflow(folder: Path, texts: Mapping[str, str]) -> None:
     """Write ``workflow.json`` and ``prompt.json``; of two starts none is mixed with the other."""
+    from ...adapter_files.metadata import WORKFLOW_KEYS  # needs torch; looking for a run does not
+
     for key in WORKFLOW_KEYS if texts else ():
         path = folder / f"{key}.json"
         if key in texts:
@@ -298,6 +300,22 @@ def find_version(path: Path, holding: str = RECORD) -> Path:
         if known
         else "Look into output.dir for the runs there are.",
     )
+
+
+def run_file_of(version: Path) -> Path:
+    """The resolved run file of a version.
+
+    Raises:
+        InputError: When it is not there.
+    """
+    path = version / RUN_FILE
+    if not path.is_file():
+        raise InputError(
+            f"{version} has no {RUN_FILE}",
+            "the run file that the trainer keeps of every run",
+            "Put it back from a copy.",
+        )
+    return path
 
 
 def remove_dead_versions(root: Path) -> list[Path]:

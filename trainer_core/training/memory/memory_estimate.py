@@ -37,8 +37,9 @@ from ..optimizers import OPTIMIZERS
 from ..optimizers.torch_optimizers import FUSED
 from ..prepare.cache_manifest import read_manifest
 from ..step.batch_sizes import with_largest_batch
+from .short_base import StepInputs
 from .simulation_cache import KeptSimulations, step_facts
-from .step_simulation import NOT_SIMULATED, StepInputs, StepSimulation, shapes_below
+from .step_simulation import NOT_SIMULATED, StepSimulation, shapes_below
 
 UNABLE = (*NOT_SIMULATED, RuntimeError, TypeError, NotImplementedError)
 """What a simulation may raise, also in a torch of another version: no reason to refuse a run."""

@@ -25,6 +25,35 @@ _ATTENTION = _aten._scaled_dot_product_flash_attention_for_cpu
 _ATTENTION_BACKWARD = _aten._scaled_dot_product_flash_attention_for_cpu_backward
 """The CPU's attention, of which torch's own table of FLOPs knows nothing."""
 
+_PRODUCTS = {
+    **{getattr(_aten, f"{each.__name__}_", None): count for each, count in flop_registry.items()},
+    **flop_registry,
+}
+"""What counts the FLOPs of each product: torch's own table knows none that adds in place."""
+
+
+class Phase(NamedTuple):
+    """A part of a step: of a block, or outside of blocks.
+
+    Attributes:
+        what: ``forward`` and ``backward`` of a block; else ``begin``, ``end`` or ``update``. Also
+            what `Marks` notes.
+        group: Which list of blocks.
+        block: Which of them; below 0 it is counted from the end.
+    """
+
+    what: str
+    group: int = -1
+    block: int = 0
+
+
+ADAPTER, STEP_FLOPS = Phase("adapter"), Phase("step_flops")
+"""Of a whole step: bytes of the adapter with all that belongs to it, and products."""
+
+Numbers = dict[Phase, int]
+"""What a step takes: the peak of each phase, in bytes beside the base; what `Marks` noted; and
+`ADAPTER` and `STEP_FLOPS`."""
+
 
 class LiveBytes(TorchDispatchMode):
     """Counts while it is entered.
@@ -84,23 +113,8 @@ def _flops(operation: Any, args: Any, kwargs: Any, result: Any) -> int:
         return sdpa_flop_count(*(each.shape for each in args[:3]))
     if operation is _ATTENTION_BACKWARD:
         return sdpa_backward_flop_count(*(each.shape for each in args[:4]))
-    count = flop_registry.get(operation)
+    count = _PRODUCTS.get(operation)
     return 0 if count is None else count(*args, **kwargs, out_val=result)
-
-
-class Phase(NamedTuple):
-    """A part of a step: of a block, or outside of blocks.
-
-    Attributes:
-        what: ``forward`` and ``backward`` of a block; else ``begin``, ``end`` or ``update``. Also
-            what `Marks` notes.
-        group: Which list of blocks.
-        block: Which of them; below 0 it is counted from the end.
-    """
-
-    what: str
-    group: int = -1
-    block: int = 0
 
 
 class Marks:

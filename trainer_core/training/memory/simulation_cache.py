@@ -17,10 +17,7 @@ from ...filesystem.storage import write_text
 from ...filesystem.text_files import read_object
 from ...requirements import installed_versions
 from ..step.make_loss import passes_of_step
-from .simulated_bytes import Phase
-
-Numbers = dict[Phase | str, int]
-"""Peaks of phases, in bytes beside the base; and ``adapter`` (bytes) and ``flops``."""
+from .simulated_bytes import Numbers, Phase
 
 _MOST, _LARGEST = 256, 1 << 22
 """Runs of few blocks of which a file keeps what they gave, some ten a step, and its most bytes."""
@@ -50,14 +47,11 @@ class KeptSimulations:
         kept = self._read()
         with contextlib.suppress(KeyError, TypeError, ValueError, OverflowError):
             return {
-                Phase(what, *map(int, place)) if place else what: int(number)
-                for what, *place, number in kept.pop(key)
+                Phase(what, int(group), int(block)): int(number)
+                for what, group, block, number in kept.pop(key)
             }
         numbers = simulate()
-        kept[key] = [
-            [*(each if isinstance(each, Phase) else [each]), number]
-            for each, number in numbers.items()
-        ]
+        kept[key] = [[*phase, number] for phase, number in numbers.items()]
         with contextlib.suppress(StorageError):
             write_text(self._path, json.dumps(dict(list(kept.items())[-_MOST:])))
         return numbers

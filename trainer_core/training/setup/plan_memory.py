@@ -23,6 +23,7 @@ from ...offload.empty_base import EmptyBase, empty_base
 from ...offload.machine import Machine, machine_budget
 from ...offload.model_bytes import base_bytes
 from ...offload.possible_plans import Budget, FormatSizes, KeptFormat, StepPace, StepSizes
+from ...printable import shortened, single_line
 from ...weights.loading import is_quantized
 from ..checkpoints.settings_changes import FORMAT, checkpoint_base_format
 from ..memory.memory_estimate import (
@@ -34,7 +35,7 @@ from ..memory.memory_estimate import (
     text_tokens,
 )
 from ..memory.step_simulation import StepSimulation
-from ..observer import MemoryPlanned, Observer, PlanRow, Warned
+from ..observer import MemoryPlanned, Noted, Observer, PlanRow, Warned
 from ..prepare.encode_dataset import Prepared
 from ..step.batch_sizes import with_largest_batch
 from ..step.make_loss import passes_of_step
@@ -43,6 +44,7 @@ from .starting_point import Start
 
 _CAUTION = 4
 """One part in so many of a device is left to a step that cannot be simulated."""
+_LONGEST_REASON = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +96,8 @@ def plan_memory(
     if processes.index == 0:
         for note in _idle(config.memory, choice.memory):
             observer.notify(Warned(note))
+        if choice.guessed:
+            observer.notify(Noted(_guess(choice)))
         if choice.budget is not None:
             budget = choice.budget
             rows = tuple(plan_rows(choice))
@@ -179,8 +183,8 @@ def choose_step_plan(
 
     try:
         return choose(simulated)
-    except UNABLE:
-        adapter = adapter_bytes(simulation)
+    except UNABLE as error:
+        adapter, reason = adapter_bytes(simulation), f"{type(error).__name__}: {error}"
     passes = passes_of_step(config)
     samples = config.training.batch_size * passes
     # Forward, again, and backward for the inputs alone.
@@ -188,9 +192,10 @@ def choose_step_plan(
     tokens = inputs.text + latents // base.family.latents.patch**2
     flops = 6 * base.parameters * tokens * samples
     try:
-        return choose(guessed_step_sizes(adapter + budget.device_free // _CAUTION, flops, passes))
+        found = choose(guessed_step_sizes(adapter + budget.device_free // _CAUTION, flops, passes))
     except RunError:
-        return choose(guessed_step_sizes(adapter, flops, passes))
+        found = choose(guessed_step_sizes(adapter, flops, passes))
+    return replace(found, guessed=shortened(single_line(reason), _LONGEST_REASON))
 
 
 def plan_rows(choice: PlanChoice) -> Iterable[PlanRow]:
@@ -206,6 +211,15 @@ def plan_rows(choice: PlanChoice) -> Iterable[PlanRow]:
             ram_bytes=plan.ram,
             seconds=plan.seconds,
         )
+
+
+def _guess(choice: PlanChoice) -> str:
+    again = choice.memory.gradient_checkpointing and choice.memory.blocks_to_checkpoint is None
+    how = ", and every block computes its activations again" if again else ""
+    return (
+        f"A step of this base cannot be simulated ({choice.guessed}): its weights are counted and "
+        f"the rest is guessed{how}. memory.blocks_to_swap and memory.blocks_to_checkpoint set it."
+    )
 
 
 def _idle(requested: MemorySection, chosen: MemorySection) -> Iterable[str]:

@@ -1,4 +1,4 @@
-"""The node Train Adapter."""
+"""The node Train Adapter: trains on a cache with the settings of other nodes."""
 
 from __future__ import annotations
 

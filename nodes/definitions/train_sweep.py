@@ -1,4 +1,4 @@
-"""The node Train Sweep."""
+"""The node Train Sweep: trains one base with several values of a few settings."""
 
 from __future__ import annotations
 

@@ -445,7 +445,7 @@ class Recorder:
         state = self._state.exported(weights)
         now = datetime.now(timezone.utc).isoformat(timespec="seconds")
         kept = self._state.average if weights == "average" else None
-        average = None if kept is None else kept.about_shown()
+        average = None if kept is None else kept.about_exponential()
         header = dataclasses.replace(self._header, step=step, date=now, average=average)
         metadata = adapter_metadata(state, header, self._config.output.metadata)
         write_adapter(path, state, layout, self._key_map, metadata, dtype, proof=proof)

@@ -35,7 +35,7 @@ def test_an_exponential_average_is_that_of_diffusers(decay):
         average.update()
         theirs.step(factors.values())
         assert exponential_share(decay, update) == theirs.cur_decay_value
-    for own, other in zip(average.shown.values(), theirs.shadow_params, strict=True):
+    for own, other in zip(average.exponential.values(), theirs.shadow_params, strict=True):
         torch.testing.assert_close(own, other, rtol=1e-6, atol=1e-7)
     assert theirs.cur_decay_value == (decay if decay < 0.8 else 40 / 49)
 

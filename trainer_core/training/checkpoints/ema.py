@@ -18,7 +18,7 @@ from torch import Tensor
 from ...config import EmaSection
 from .power_ema import KEPT_LENGTHS, exponent_of, kept_share
 
-SHOWN = "average"
+EXPONENTIAL = "average"
 """What the names of the exponential average's tensors begin with in a checkpoint."""
 
 POWER = ("power_0", "power_1")
@@ -94,9 +94,9 @@ class FactorAverages:
         }
 
     @property
-    def shown(self) -> Mapping[str, Tensor] | None:
+    def exponential(self) -> Mapping[str, Tensor] | None:
         """What previews and files are made of; None where only those of a power function are."""
-        average = self._averages.get(SHOWN)
+        average = self._averages.get(EXPONENTIAL)
         return None if average is None else average.tensors
 
     def update(self) -> None:
@@ -131,9 +131,9 @@ class FactorAverages:
             for name, each in average.tensors.items():
                 each.copy_(kept[f"{prefix}.{name}"])
 
-    def about_shown(self) -> dict[str, Any] | None:
+    def about_exponential(self) -> dict[str, Any] | None:
         """What a file's header says of the average that it holds; None without one."""
-        average = self._averages.get(SHOWN)
+        average = self._averages.get(EXPONENTIAL)
         if average is None:
             return None
         decay = self._settings.decay
@@ -160,7 +160,7 @@ def average_count(settings: EmaSection) -> int:
 
 def _names(settings: EmaSection) -> Iterator[str]:
     if settings.decay:
-        yield SHOWN
+        yield EXPONENTIAL
     if settings.post_hoc:
         yield from POWER
 
@@ -168,7 +168,7 @@ def _names(settings: EmaSection) -> Iterator[str]:
 def _shares(settings: EmaSection) -> dict[str, Callable[[int], float]]:
     found: dict[str, Callable[[int], float]] = {}
     for name in _names(settings):
-        if name == SHOWN:
+        if name == EXPONENTIAL:
             found[name] = partial(exponential_share, settings.decay)
         else:
             exponent = exponent_of(KEPT_LENGTHS[POWER.index(name)])

@@ -116,7 +116,7 @@ class TrainState:
         Without one, the weights are those that the optimizer evaluates with: a schedule-free
         optimizer averages by itself.
         """
-        average = None if self.average is None else self.average.shown
+        average = None if self.average is None else self.average.exponential
         if average is None:
             with evaluation_weights(self.optimizer):
                 yield

@@ -106,11 +106,11 @@ def _pieces(
 @contextlib.contextmanager
 def _named_sound(path: Path) -> Iterator[None]:
     """Name the sound where it is damaged: the frames of its clip may be whole."""
-    import av
+    from av.error import FFmpegError
 
     try:
         yield
-    except (*BROKEN, av.FFmpegError) as error:
+    except (*BROKEN, FFmpegError) as error:
         words = getattr(error, "strerror", None) or str(error) or type(error).__name__
         raise DatasetError(
             f"the sound of {path} cannot be decoded ({words})",

@@ -18,10 +18,7 @@ from trainer_core.types import AdapterState, LayerState
 
 
 def read_by_comfyui(
-    host: ComfyHost,
-    folder: Path,
-    adapters: Iterable[str],
-    names: Mapping[str, str],
+    host: ComfyHost, folder: Path, adapters: Iterable[str], names: Mapping[str, str]
 ) -> dict[str, tuple[dict[str, Any], list[str], int]]:
     """Patched weights, messages and number of patched layers of each adapter.
 

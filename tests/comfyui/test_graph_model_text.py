@@ -2,11 +2,7 @@
 
 import pytest
 
-from trainer_core.adapter_files.names.text_encoder_names import (
-    comfyui_names,
-    kohya_name,
-    text_path,
-)
+from trainer_core.adapter_files.names.text_encoder_names import comfyui_names, kohya_name, text_path
 
 pytestmark = pytest.mark.comfy
 

@@ -8,13 +8,7 @@ import urllib.parse
 import numpy
 import pytest
 from comfyui.conftest import write_images
-from comfyui.graphs import (
-    BASE,
-    TRAIN,
-    graph,
-    loaded_run,
-    run_folder,
-)
+from comfyui.graphs import BASE, TRAIN, graph, loaded_run, run_folder
 from comfyui.test_graph_errors import convert, refused, refused_at_once, refused_soon
 from comfyui.test_run_file_graph import opened
 from PIL import Image

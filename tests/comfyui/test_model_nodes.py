@@ -120,12 +120,7 @@ OF_ANOTHER_MODEL = {
 }
 """Nodes that are not tried, and why."""
 
-QUICK = [
-    ("sdxl", "FreeU_V2"),
-    ("sdxl", "NAGuidance"),
-    ("sdxl", "by block"),
-    ("flux", "weighted"),
-]
+QUICK = [("sdxl", "FreeU_V2"), ("sdxl", "NAGuidance"), ("sdxl", "by block"), ("flux", "weighted")]
 
 
 def cases(table):

@@ -3,11 +3,7 @@
 import pytest
 
 from trainer_core.errors import InputError
-from trainer_core.filesystem.text_files import (
-    DEEPEST,
-    parse_json,
-    read_text,
-)
+from trainer_core.filesystem.text_files import DEEPEST, parse_json, read_text
 
 
 def refuse(reason):

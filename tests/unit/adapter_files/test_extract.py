@@ -6,10 +6,7 @@ import torch
 from tests.fixtures.flux_files import FLUX, random_adapter, write_native
 from tests.fixtures.native_files import make_native_flux
 from tests.fixtures.textbook import relative, textbook_delta
-from trainer_core.adapter_files.tools.resize_and_extract import (
-    extract_adapter,
-    extract_layer,
-)
+from trainer_core.adapter_files.tools.resize_and_extract import extract_adapter, extract_layer
 from trainer_core.adapters.kinds.registry import layer_delta
 from trainer_core.bases.base_difference import BaseDifferences
 from trainer_core.bases.base_weights import open_base

@@ -19,11 +19,7 @@ from tests.fixtures.peer_files import (
 from tests.fixtures.tables import table
 from tests.fixtures.textbook import relative
 from trainer_core.adapter_files.names.layer_match import matching_families
-from trainer_core.adapter_files.read.read_adapter import (
-    open_adapter,
-    read_adapter,
-    read_file,
-)
+from trainer_core.adapter_files.read.read_adapter import open_adapter, read_adapter, read_file
 from trainer_core.adapter_files.tools.inspect_adapter import inspect_adapter
 from trainer_core.adapters.dora import DORA_SCALE
 from trainer_core.adapters.kinds.registry import layer_delta

@@ -10,11 +10,7 @@ from trainer_core.adapter_files.names.unet_names import unet_names
 from trainer_core.adapter_files.write.write_adapter import check_layouts, write_adapter
 from trainer_core.adapters.targets import LayerIndex, select
 from trainer_core.errors import AdapterError
-from trainer_core.families.graph_model_layers import (
-    convolutional_presets,
-    key_map,
-    native_presets,
-)
+from trainer_core.families.graph_model_layers import convolutional_presets, key_map, native_presets
 from trainer_core.types import AdapterState, LayerState
 
 SIZES = {"sd15": SD15, "sd21": SD21, "sdxl": SDXL}

@@ -11,11 +11,7 @@ from safetensors.torch import load_file, save_file
 from tests.fixtures.qwen_base import make_qwen_transformer
 from tests.fixtures.tables import table
 from tests.fixtures.textbook import relative
-from trainer_core.adapter_files.read.read_adapter import (
-    adapter_files,
-    read_adapter,
-    read_file,
-)
+from trainer_core.adapter_files.read.read_adapter import adapter_files, read_adapter, read_file
 from trainer_core.adapter_files.tools.inspect_adapter import inspect_adapter
 from trainer_core.adapters.dora import DORA_SCALE
 from trainer_core.adapters.kinds.registry import layer_delta, layer_scale

@@ -6,11 +6,7 @@ import signal
 import pytest
 
 from trainer_core.commands.run_observers import CancelSwitch, TextObserver, watching
-from trainer_core.training.observer import (
-    RunRequests,
-    StepDone,
-    Warned,
-)
+from trainer_core.training.observer import RunRequests, StepDone, Warned
 from trainer_core.types import StepResult
 
 _STEP = StepDone(StepResult(1, 0.1, 0.5, 1e-4, 1.0, 0.4, 0.2, 9.0), 2)

@@ -138,10 +138,7 @@ CASES: dict[str, tuple[Callable[[Path], object], dict]] = {
     "caption_same": (lambda f: caption(f / "5.png", "ohwx a thing, view 4"), {}),
     "short_bucket": (lambda f: None, {"batch": 8}),
     "few_images": (lambda f: [path.unlink() for n in range(3) for path in f.glob(f"{n}.*")], {}),
-    "missing_control": (
-        lambda f: (pairs(f, (64, 64)), (f / "control_images/5.png").unlink()),
-        {},
-    ),
+    "missing_control": (lambda f: (pairs(f, (64, 64)), (f / "control_images/5.png").unlink()), {}),
 }
 
 

@@ -2,10 +2,7 @@ import numpy as np
 import pytest
 
 from scripts.embedded_base.drawing import draw, random_scene, with_frame
-from scripts.embedded_base.vocabulary import (
-    held_out_combinations,
-    training_combinations,
-)
+from scripts.embedded_base.vocabulary import held_out_combinations, training_combinations
 from trainer_core.demo.checker import read_image
 from trainer_core.demo.vocabulary import (
     COLORS,

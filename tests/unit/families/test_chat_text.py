@@ -1,10 +1,6 @@
 """The shared text side of families with a chat model, against transformers' own hidden states."""
 
-from trainer_core.families.chat_text import (
-    count_rows,
-    cut_rows,
-    second_message,
-)
+from trainer_core.families.chat_text import count_rows, cut_rows, second_message
 
 
 def test_rows_of_comfyui_are_cut_behind_the_second_message() -> None:

@@ -23,10 +23,7 @@ from trainer_core.families.presets import (
     variants_of,
 )
 from trainer_core.families.registry import PACKAGES, embedded_family, get_family
-from trainer_core.families.run_files import (
-    config_of,
-    template_config,
-)
+from trainer_core.families.run_files import config_of, template_config
 from trainer_core.weights.base_location import BaseLocation
 
 TINY = embedded_family().name

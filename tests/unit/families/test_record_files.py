@@ -18,11 +18,7 @@ from tests.fixtures.native_files import F8, dequantised, to_scaled
 from trainer_core.adapter_files.convert.convert import convert
 from trainer_core.adapter_files.read.read_adapter import read_adapter
 from trainer_core.adapter_files.tools.inspect_adapter import inspect_adapter
-from trainer_core.adapter_files.write.write_adapter import (
-    LAYOUTS,
-    layout_name,
-    write_adapter,
-)
+from trainer_core.adapter_files.write.write_adapter import LAYOUTS, layout_name, write_adapter
 from trainer_core.bases.adapter_family import adapter_family
 from trainer_core.bases.locate import locate_base
 from trainer_core.config import BaseSection

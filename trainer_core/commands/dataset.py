@@ -203,7 +203,10 @@ def _record(reading: DatasetReading, report: DatasetReport) -> dict[str, Any]:
     own = ("findings", "schedule", "folders", "counts", "looked", "images")
     plain = {name: whole[name] for name in own}
     captions = {"captions": whole["captions"], "bucket_plan": whole["buckets"]}
-    return {**_summary(reading), **plain, **captions}
+    summary = _summary(reading)
+    if reading.refusal is None and report.stops:
+        summary["train_would_stop"] = report.of("error")[0].title  # decoding has found it
+    return {**summary, **plain, **captions}
 
 
 def _summary(reading: DatasetReading) -> dict[str, Any]:

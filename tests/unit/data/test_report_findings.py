@@ -168,6 +168,9 @@ def test_a_finding_is_told_where_it_is(folder, kind):
     (finding,) = [each for each in report.findings if each.kind == kind]
     assert finding.severity == KINDS[kind].severity
     assert report.stops == any(each.severity == "error" for each in report.findings)
+    if kind == "broken":
+        assert report.stops
+        assert not report_of(folder, unreadable="skip").stops
     text = report_text(report)
     assert finding.title in text
     assert KINDS[kind].remedy in text

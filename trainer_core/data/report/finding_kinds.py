@@ -117,8 +117,8 @@ _TABLE: tuple[FindingKind, ...] = (
         "Remove it unless it is meant: there is nothing in it to learn.",
     ),
     FindingKind(
-        *("broken", "warning", "cannot be decoded"),
-        "Save it again with an image editor, or remove it; encoding will stop at it.",
+        *("broken", "error", "cannot be decoded"),
+        "Save it again with an image editor, remove it, or set dataset.unreadable: skip.",
     ),
     FindingKind(
         *("cut", "warning", "changes/change its/their scene"),

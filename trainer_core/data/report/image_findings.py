@@ -72,6 +72,12 @@ def find_in_images(
         *(() if dataset.control_area else _controls(images)),
         *_masks(images, masks),
     ]
+    if dataset.unreadable == "skip":
+        # A run leaves them out.
+        found = [
+            dataclasses.replace(each, severity="warning") if each.kind == "broken" else each
+            for each in found
+        ]
     findings = in_order([*report.findings, *found])
     return dataclasses.replace(report, images=images, findings=findings, looked=took)
 

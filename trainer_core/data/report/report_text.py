@@ -79,7 +79,7 @@ def looked_sentence(report: DatasetReport) -> str:
         return ""
     rate = looked.images / looked.seconds if looked.seconds > 0 else 0.0
     return (
-        f"Looked at {grouped(looked.images)} images in {looked.seconds:.1f} s "
+        f"Looked at {_many(looked.images, 'image')} in {looked.seconds:.1f} s "
         f"({grouped(round(rate))} a second; {grouped(looked.images - looked.decoded)} remembered)."
     )
 

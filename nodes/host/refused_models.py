@@ -1,4 +1,4 @@
-"""Which MODELs are refused, and why: by class, latents or inputs, and by what is around them."""
+"""Which MODELs are refused: by class, latents, inputs (distilled ones: `bases/distilled`)."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from trainer_core.data.cache.slider_dataset import slider_size
 from trainer_core.errors import ConfigError
 from trainer_core.inference.pipeline import open_pipeline
 from trainer_core.training import SingleProcess
-from trainer_core.training.objectives.slider import kept_strength
+from trainer_core.training.objectives.slider import restoring_strength
 from trainer_core.training.observer import SilentObserver
 from trainer_core.training.prepare.encode_dataset import prepare, save_manifest
 from trainer_core.training.setup.step_inputs import base_answers
@@ -75,10 +75,10 @@ def test_loss_and_gradient_of_a_step_are_those_of_the_textbook(tmp_path, cache, 
     with contextlib.ExitStack() as at_end:
         run, plan, maker = begun(config, at_end)
         maker = base_answers(run, maker)
-        of_step = StepPlan(plan, times=times_trained(config)).micro_batches(1)
+        of_step = StepPlan(plan, times_per_sample=times_trained(config)).micro_batches(1)
         assert list(of_step) == [0, 1]
         losses = []
-        with kept_strength(run.state.adapter):
+        with restoring_strength(run.state.adapter):
             for micro in of_step:
                 part = maker(1, micro)
                 losses.append(float(part.loss.detach()))
@@ -200,7 +200,7 @@ def test_without_a_negative_prompt_the_base_is_asked_twice_and_a_step_may_be_div
         assert not answered.target.requires_grad
         # A step that begins again in parts is asked for again.
         split = SplitBatches(maker)
-        with kept_strength(run.state.adapter):
+        with restoring_strength(run.state.adapter):
             (whole,) = split(1, 0)
             split.halve()
             parts = list(split(1, 0))

@@ -1,4 +1,4 @@
-"""What of a sample a step trains: a text or none (dropout), control images, frames, its side.
+"""What of a sample a step trains: one of its texts (of wildcards too) or none, controls, frames.
 
 Every draw is named by the run's seed and by counters: by the step and the place in it where a share
 of all samples is meant, by the sample and how often it was trained before where it goes through its

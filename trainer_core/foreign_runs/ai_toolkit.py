@@ -1,4 +1,4 @@
-"""Run files of ai-toolkit: a job with a list of processes, as YAML or JSON.
+"""Run files of ai-toolkit, YAML or JSON; what becomes of its keys: `keys/ai_toolkit.txt`.
 
 Source: ostris/ai-toolkit at 27a03a91, ``toolkit/config_modules.py``,
 ``jobs/process/BaseSDTrainProcess.py``, ``jobs/process/TrainSliderProcess.py``,

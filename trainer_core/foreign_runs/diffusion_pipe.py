@@ -1,4 +1,4 @@
-"""Trainings of diffusion-pipe: a TOML of the run, and a TOML of its dataset.
+"""Two TOML files of diffusion-pipe; what becomes of its keys: `keys/diffusion_pipe.txt`.
 
 Source: tdrussell/diffusion-pipe at 8f83dbf2, ``train.py``, ``utils/dataset.py``,
 ``models/base.py`` (`extract_clips`) and the models' ``prepare_inputs``.

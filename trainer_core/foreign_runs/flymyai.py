@@ -1,4 +1,4 @@
-"""Run files of FlyMyAI's trainer: flat YAML.
+"""Run files of FlyMyAI's trainer, flat YAML; what becomes of its keys: `keys/flymyai.txt`.
 
 Source: FlyMyAI/flymyai-lora-trainer at c0927841, ``train.py``, ``train_4090.py``,
 ``train_qwen_edit_lora.py``, ``image_datasets/``. A training there is always of a lora on the

@@ -1,4 +1,4 @@
-"""Trainings of musubi-tuner: a command line, a TOML of its arguments, a TOML of its datasets.
+"""Command line and TOML of musubi-tuner; what becomes of its keys: `keys/musubi.txt`.
 
 Source: kohya-ss/musubi-tuner at 30c658c4, ``training/parser_common.py``,
 ``training/trainer_base.py``, ``networks/``, ``dataset/config_utils.py``,

@@ -1,4 +1,4 @@
-"""Configurations of OneTrainer: JSON, with concepts and samples inside or in files of their own.
+"""Configurations of OneTrainer, JSON; what becomes of its keys: `keys/one_trainer.txt`.
 
 Source: Nerogar/OneTrainer at 23df3832, ``modules/util/config/``, ``modules/util/enum/``,
 ``modules/util/create.py``, ``modules/util/optimizer_util.py``,

@@ -1,4 +1,4 @@
-"""Trainings of kohya's sd-scripts: a command line, the TOML of ``--config_file``, its datasets.
+"""Command line and TOML of kohya's sd-scripts; its keys: `keys/sd_scripts.txt`.
 
 Source: kohya-ss/sd-scripts at 48d368fa, ``train_network.py``, ``library/train_util.py``,
 ``library/*_train_util*.py``, ``library/config_util.py``, and the scripts ``*_train_network.py``.

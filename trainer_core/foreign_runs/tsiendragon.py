@@ -1,4 +1,4 @@
-"""Run files of qwen-image-finetune: YAML in sections, with references such as ``${cache.dir}``.
+"""Run files of qwen-image-finetune, YAML; what becomes of its keys: `keys/tsiendragon.txt`.
 
 Source: tsiendragon/qwen-image-finetune at 460ba1aa, ``src/qflux/data/config.py``, and the page
 that the design began with, which has older names of some keys.

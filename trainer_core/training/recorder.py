@@ -137,8 +137,8 @@ class Recorder:
             checkpoints=lambda: [int(each.name) for each in checkpoint_folders(folder.checkpoints)],
         )
 
-    def restart(self, replanned: ReplannedSchedule | None) -> None:
-        """Go on from the state's step; what was written behind it is dropped."""
+    def reopen(self, replanned: ReplannedSchedule | None) -> None:
+        """Continue the files from the state's step; what was written behind it is dropped."""
         self._metrics.close()
         self._settings = {**self._settings, SCHEDULE: replanned}
         self._start()

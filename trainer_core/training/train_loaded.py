@@ -13,7 +13,7 @@ from ..errors import RESUME
 from ..filesystem.file_names import IMAGE_EXTENSIONS
 from ..offload.block_selection import repeated_blocks
 from .memory.device_errors import explain_device_errors
-from .memory.out_of_memory import MemoryManager, SmallerStep
+from .memory.memory_manager import MemoryManager, SmallerStep
 from .metrics.adapter_norms import AdapterNorms
 from .metrics.advice import Course
 from .metrics.step_metrics import StepMetrics
@@ -97,7 +97,7 @@ def _initialize_from_inputs(run: Loaded) -> bool:
     The result depends only on base, data and seed. A run that is cancelled here computes it again
     when it is resumed.
     """
-    plan = StepPlan(batch_plan(run), times=run.config.training.noises_per_latent)
+    plan = StepPlan(batch_plan(run), times_per_sample=run.config.training.noises_per_latent)
     stopped = False
     with run.processes.leading(run.transformer) as leads:
         if leads:

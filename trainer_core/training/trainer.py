@@ -26,10 +26,10 @@ from .checkpoints.non_finite_recovery import (
 )
 from .checkpoints.run_folder import version_number
 from .checkpoints.train_state import TrainState
-from .memory.out_of_memory import MemoryManager
+from .memory.memory_manager import MemoryManager
 from .metrics.loss_ledger import indices_by_place
 from .metrics.step_metrics import StepMetrics
-from .objectives.slider import kept_strength
+from .objectives.slider import restoring_strength
 from .objectives.validation import Validation, ValidationResult
 from .observer import CheckpointRestored, Observer, RunRequests, StoppingObserver, Warned
 from .optimizers import make_optimizer, set_learning_rate, update
@@ -143,7 +143,7 @@ class Trainer:
         return "done", self.steps
 
     def _before_first_step(self) -> str | None:
-        """Validate and preview the base of a new run; the status of a run that ends here."""
+        """Validate and preview the base of a run at step 0; the status of a run that ends here."""
         state = self.state
         if state.step and self._should_stop():
             return "done"  # it had stopped early, and was killed before it could finish
@@ -195,7 +195,8 @@ class Trainer:
         self.processes.sum_gradients(self.parameters)
         norm = clip_gradients(self.parameters, self.training.max_grad_norm)
         # With one process, the only place where a step waits for the device.
-        numbers = read_numbers(self.processes, micro_results, norm, samples, self.plan.times)
+        times = self.plan.times_per_sample
+        numbers = read_numbers(self.processes, micro_results, norm, samples, times)
         self.clock.mark_numbers_read()
         finite = math.isfinite(numbers.loss + numbers.norm)
         if not finite:
@@ -230,7 +231,7 @@ class Trainer:
         """
         # The micro-batches of a slider flip the sign of the adapter's strength.
         slider, adapter = self.config.dataset.slider.is_on, self.state.adapter
-        with kept_strength(adapter) if slider else contextlib.nullcontext():
+        with restoring_strength(adapter) if slider else contextlib.nullcontext():
             return [
                 forward_and_backward(
                     self.micro_batch_parts(step, micro), samples, self.processes.backward
@@ -270,7 +271,10 @@ class Trainer:
         return replace(validated, stop=step > 0 and self._should_stop())
 
     def _should_stop(self) -> bool:
-        """Whether the run gets no better, or is too far behind the other trials of its sweep."""
+        """Whether the run gets no better, or is too far behind the other trials of its sweep.
+
+        All processes come to the same answer: they have the same losses, and a sweep has one.
+        """
         stopped = isinstance(self.observer, StoppingObserver) and self.observer.should_stop()
         return stopped or self.state.best.stop_due(self.training.early_stop)
 
@@ -289,7 +293,9 @@ class Trainer:
             found = error
         # Only the first process checks the weights.
         if self._any(found is not None):
-            remedy = self._restore_or_save_last(step + 1, first_bad_step=step + 1)
+            # The state itself is bad, so that the step after it counts as the first that fails.
+            self._signal_restore(step + 1, first_bad_step=step + 1)
+            remedy = self._save_last(step + 1, first_bad_step=step + 1)
             if found is None:
                 place = f"the first process found what is not finite at step {step}"
                 raise NonFiniteError(place, "finite weights and optimizer state", remedy)
@@ -311,32 +317,32 @@ class Trainer:
 
         Args:
             step: The step that is not finite.
-            target: The step of the checkpoint; 0 for the initial state.
+            target: The step of the checkpoint; 0 for the initial state, which a new run has in RAM
+                and a resumed one in a folder.
         """
         state, config, restores = self.state, self.config, self.state.restores + 1
         checkpoint = self._initial_checkpoint
         if target or checkpoint is None:
-            assert self._checkpoint_folder is not None, (
-                "`_restore_or_save_last` has found the folder"
-            )
+            assert self._checkpoint_folder is not None, "`_newest_restorable` has found the folder"
             _, checkpoint = read_whole_checkpoint(
-                self._checkpoint_folder / f"{target:06d}", named=False
+                self._checkpoint_folder / f"{target:06d}", user_named=False
             )
         settings = self.training.optimizer
-        # A new optimizer, without the moments of the steps that are dropped.
+        # A new optimizer, into which the moments of the checkpoint are loaded.
         state.optimizer = make_optimizer(settings, parameter_groups(state.adapter, settings))
         if self.memory is not None:
             self.memory.restart(state.optimizer)  # frees the old one before the new one is filled
         self.clock.restart()
-        state.restore(checkpoint, settings)
+        begins_anew = state.restore(checkpoint, settings)
         state.restores = restores
         replanned = replan_schedule(config, checkpoint) if target else None
         self.schedule = make_schedule(self.training.schedule, self.steps, replanned)
         if self.recorder is not None:
             self.recorder.record_restore(step, state.step, restores)
             note = restore_note(self.training.recovery, step, target, restores)
+            note = f"{note} {begins_anew}".rstrip()
             self.observer.notify(CheckpointRestored(note, state.step))
-            self.recorder.restart(replanned)
+            self.recorder.reopen(replanned)
 
     def _after_update(self, step: int, sample_losses: Sequence[SampleLoss]) -> None:
         """Update weight averages, norms, the learned weighting and the ledger after a step."""
@@ -344,8 +350,8 @@ class Trainer:
         self.clock.mark_updated()
         if self.step_metrics is not None:
             self.step_metrics.measure_norms(step)
-        if self.state.learned is not None:
-            self.state.learned.learn((each.sigma, each.error) for each in sample_losses)
+        if self.state.learned_weighting is not None:
+            self.state.learned_weighting.learn((each.sigma, each.error) for each in sample_losses)
         if self.state.ledger is not None:
             self.state.ledger.add(step, indices_by_place(self.plan.batches, step), sample_losses)
 
@@ -367,7 +373,8 @@ class Trainer:
     def finish_step(self, result: StepResult, sample_losses: Sequence[SampleLoss]) -> None:
         """Count a step as made, and record it with the losses of its samples."""
         self.state.step = result.step
-        self.state.skipped = self.state.skipped + 1 if result.skipped else 0
+        in_a_row = self.state.skipped_in_a_row
+        self.state.skipped_in_a_row = in_a_row + 1 if result.skipped else 0
         if self.step_metrics is not None:
             result = self.step_metrics.add_to(result, sample_losses)
         if self.recorder is not None:
@@ -380,7 +387,7 @@ class Trainer:
         return step == self.steps or wanted or self._is_best(step) or _is_due(step, every)
 
     def _previews_are_due(self, step: int, requests: RunRequests, *, is_final: bool) -> bool:
-        """Whether previews are generated after a step; a run that has any ends with some."""
+        """Whether previews are generated after a step; a run that ends by itself ends with some."""
         every = self.config.preview.every
         return requests.preview or _is_due(step, every) or (every > 0 and is_final)
 
@@ -400,7 +407,7 @@ class Trainer:
         self, step: int, what: str, micro_results: Sequence[MicroBatchResult]
     ) -> None:
         """Skip a step that is not finite; after too many in a row, restore a checkpoint or end."""
-        skips, in_a_row = self.training.recovery.skips, self.state.skipped + 1
+        skips, in_a_row = self.training.recovery.skips, self.state.skipped_in_a_row + 1
         first_bad_step = step - in_a_row + 1
         all_steps_skipped = first_bad_step == 1 and step == self.steps
         if in_a_row <= skips and not all_steps_skipped:
@@ -409,18 +416,16 @@ class Trainer:
                 line = f"Step {step} is skipped: {what} is not finite ({count})."
                 self.observer.notify(Warned(line))
             return
-        remedy = self._restore_or_save_last(step, first_bad_step)
+        self._signal_restore(step, first_bad_step)
+        remedy = self._save_last(step, first_bad_step)
         raise non_finite_error(step, what, micro_results, remedy, self._broken_place(step))
 
-    def _restore_or_save_last(self, step: int, first_bad_step: int) -> str:
-        """Raise `RestoreSignal` where a checkpoint can be restored; else save the last state.
+    def _signal_restore(self, step: int, first_bad_step: int) -> None:
+        """Leave the training loop with `RestoreSignal` where a checkpoint can be restored.
 
         Args:
             step: The step that is not finite.
             first_bad_step: The first of the steps in a row that are not finite.
-
-        Returns:
-            The remedy of the error that ends the run.
 
         Raises:
             RestoreSignal: With the checkpoint to restore.
@@ -429,6 +434,9 @@ class Trainer:
             target = self._newest_restorable(first_bad_step)
             if target is not None:
                 raise RestoreSignal(step, target)
+
+    def _save_last(self, step: int, first_bad_step: int) -> str:
+        """Save the state before the failed step; the remedy of the error that ends the run."""
         if self.recorder is None:
             return "See the message of the first process."
         return self.recorder.save_before_failed_step(step, first_bad_step)
@@ -439,6 +447,7 @@ class Trainer:
         The first process looks for it, and the others add nothing to what it found. The state right
         before step `first_bad_step` is passed over, because its next step is the one that failed.
         """
+        # Only the first process knows the folder; the sum tells the others.
         found = [0.0, 0.0, 0.0]
         if self.recorder is not None:
             folder = self.recorder.folder
@@ -473,7 +482,7 @@ class Trainer:
                         self.processes.backward(part.loss)
             return parts
 
-        with kept_strength(self.state.adapter):
+        with restoring_strength(self.state.adapter):
             return broken_place(self.state.adapter, compute, self.processes)
 
     def _any(self, flag: bool) -> bool:

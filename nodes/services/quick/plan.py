@@ -1,4 +1,4 @@
-"""Plans Train LoRA (Quick): from a few answers to all that a run file says, and why."""
+"""Turns the answers of Train LoRA (Quick) into a run file: dataset, base, `families.presets`."""
 
 from __future__ import annotations
 

@@ -74,10 +74,10 @@ def test_round_trip_restores_weights_and_optimizer_bit_for_bit(tmp_path):
 
 def test_what_a_run_has_been_through_is_put_back(tmp_path):
     state, other = make_state(), make_state(seed=5)
-    state.skipped, state.restores = 2, 1
+    state.skipped_in_a_row, state.restores = 2, 1
     path = save_checkpoint(tmp_path, 10, {"seed": 1}, state.tensors(), write_adapter)
     other.restore(read_checkpoint(path), OptimizerSection())
-    assert (other.skipped, other.restores) == (2, 1)
+    assert (other.skipped_in_a_row, other.restores) == (2, 1)
 
 
 def test_weight_that_is_not_finite_is_never_written(tmp_path):
@@ -174,13 +174,13 @@ DAMAGES = {
 def test_a_damaged_newest_checkpoint_falls_back_to_the_one_before(checkpoints, damage):
     newest = checkpoints / "000015"
     DAMAGES[damage](newest)
-    folder, checkpoint = read_whole_checkpoint(newest, named=False)
+    folder, checkpoint = read_whole_checkpoint(newest, user_named=False)
     assert (folder.name, checkpoint.step, checkpoint.newest) == ("000010", 10, 15)
     (told,) = checkpoint.damaged
     assert str(newest) in told
     assert "going on from step 10" in told
     with pytest.raises(CheckpointError) as error:
-        read_whole_checkpoint(newest, named=True)
+        read_whole_checkpoint(newest, user_named=True)
     assert str(newest) in error.value.found
     assert f"resume={checkpoints / '000010'}" in error.value.remedy
 
@@ -189,11 +189,11 @@ def test_a_checkpoint_of_a_later_version_is_not_passed_over(checkpoints):
     path = checkpoints / "000015" / STATE
     path.write_text(json.dumps({**json.loads(path.read_text()), "format": FORMAT + 1}))
     with pytest.raises(InputError, match="version of Adapter Trainer that wrote it"):
-        read_whole_checkpoint(checkpoints / "000015", named=False)
+        read_whole_checkpoint(checkpoints / "000015", user_named=False)
 
 
 def test_a_run_that_another_process_took_further_is_not_taken_back(checkpoints):
-    _, checkpoint = read_whole_checkpoint(checkpoints / "000015", named=False)
+    _, checkpoint = read_whole_checkpoint(checkpoints / "000015", user_named=False)
     require_newest(checkpoints, checkpoint)
     save(checkpoints, 20)
     with pytest.raises(InputError, match="to step 20 by another process"):
@@ -204,13 +204,13 @@ def test_several_damaged_ones_are_passed_over_and_each_is_told_until_all_are(che
     newest = checkpoints / "000015"
     cut(newest / TENSORS, 0.5)
     (checkpoints / "000010" / STATE).unlink()
-    folder, checkpoint = read_whole_checkpoint(newest, named=False)
+    folder, checkpoint = read_whole_checkpoint(newest, user_named=False)
     assert folder.name == "000005"
     for name, told in zip(("000015", "000010"), checkpoint.damaged, strict=True):
         assert name in told
     cut(checkpoints / "000005" / TENSORS, 0.5)
     with pytest.raises(CheckpointError) as error:
-        read_whole_checkpoint(newest, named=False)
+        read_whole_checkpoint(newest, user_named=False)
     assert all(step in error.value.found for step in ("000005", "000010", "000015"))
     assert "resume=none" in error.value.remedy
 

@@ -2,6 +2,7 @@
 
 import math
 import weakref
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from trainer_core.errors import NonFiniteError
 from trainer_core.families.registry import get_family
 from trainer_core.training.checkpoints.non_finite_recovery import RestoreSignal
 from trainer_core.training.checkpoints.train_state import TrainState
-from trainer_core.training.memory.out_of_memory import MemoryManager
+from trainer_core.training.memory.memory_manager import MemoryManager
 from trainer_core.training.step.micro_batch import MicroBatchResult
 from trainer_core.training.step.step_clock import StepClock
 
@@ -32,8 +33,7 @@ def make_run(folder, steps, breaks, saved=(), done=0, **settings):
     training = {"steps": steps, "recovery": {"returns": 1, **settings}}
     config = RunConfig.model_validate({"training": training, "preview": {"every": 0}})
     optimizer = torch.optim.SGD([parameter], lr=1.0)
-    parts = {"observer": recording, "recorder": recording}
-    trainer = small_trainer(config, compute, optimizer, **parts)
+    trainer = small_trainer(config, compute, optimizer, observer=recording, recorder=recording)
     trainer.state.step, trainer._initial_checkpoint = done, None
     return trainer, recording
 
@@ -54,7 +54,7 @@ def test_more_in_a_row_lead_back_to_a_state_before_the_first(tmp_path, skips, br
     # Not to the state of step 4 either, from which the same numbers follow.
     assert (restored.value.step, restored.value.target) == (broken, 2)
     assert run.ended is None
-    trainer.state.step, trainer.state.skipped, trainer.state.restores = 2, 0, 1
+    trainer.state.step, trainer.state.skipped_in_a_row, trainer.state.restores = 2, 0, 1
     with pytest.raises(NonFiniteError) as error:
         trainer.train()
     assert run.ended == (broken, first)
@@ -92,13 +92,12 @@ def test_a_restored_state_has_the_device_and_the_clock_to_itself(tmp_path, monke
     """An optimizer's state may be as large as all that is left of the device."""
     trainer, run = make_run(tmp_path, 4, [])
     placed = place(MAKERS["flux"](), get_family("flux"), 1, slots=1)
-    old = trainer.state.optimizer
-    trainer.memory = MemoryManager(placed, trainer.parameters, old, run, run.save)
+    state, alive = trainer.state, []
+    trainer.memory = MemoryManager(placed, trainer.parameters, state.optimizer, run, run.save)
     trainer.clock = StepClock(torch.device("meta"))  # which tells of a step when the next is made
     trainer._initial_checkpoint = trainer._initial_state()
     trainer.clock.take()
-    old, alive = weakref.ref(old), []
-    restore = TrainState.restore
+    old, restore = weakref.ref(state.optimizer), TrainState.restore
 
     def restored(state, checkpoint, settings):
         alive.append(old() is not None)
@@ -108,5 +107,9 @@ def test_a_restored_state_has_the_device_and_the_clock_to_itself(tmp_path, monke
     trainer.recorder = None
     trainer.restore_checkpoint(3, 0)
     assert alive == [False]
+    monkeypatch.setattr(TrainState, "restore", lambda *_: "AdamW begins anew.")
+    trainer.recorder = SimpleNamespace(record_restore=lambda *_: None, reopen=lambda _: None)
+    trainer.restore_checkpoint(3, 0)
+    assert run.warned[-1].endswith("AdamW begins anew.")
     assert trainer.clock.take() is None
     placed.close()

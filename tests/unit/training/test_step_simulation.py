@@ -139,8 +139,7 @@ QUICK = {("qwen_image", "lora", True, "bfloat16")}
 
 
 def marked(cases, quick):
-    slow = pytest.mark.exhaustive
-    return [case if case in quick else pytest.param(*case, marks=slow) for case in cases]
+    return [c if c in quick else pytest.param(*c, marks=pytest.mark.exhaustive) for c in cases]
 
 
 def agree(found, real):
@@ -309,11 +308,6 @@ def note(marks, block, tensor):
     marks.note(Phase("", 0, block), LiveBytes(), (tensor,))
 
 
-def inputs_of(marks, count):
-    marks.note(Phase(""), LiveBytes(), ())
-    return [marks.numbers(1)[Phase("inputs", 0, block)] for block in range(count)]
-
-
 def test_inputs_that_are_gone_neither_wait_nor_hide_those_that_got_their_address():
     """As of Z-Image's refiners, which no gradient reaches where they are not adapted."""
     marks, gone = Marks(), 8
@@ -324,4 +318,6 @@ def test_inputs_that_are_gone_neither_wait_nor_hide_those_that_got_their_address
     kept = [torch.empty(BYTES, dtype=torch.uint8) for _ in range(gone)]
     for block, tensor in enumerate(kept, gone):
         note(marks, block, tensor)
-    assert inputs_of(marks, 2 * gone) == [0] * gone + [BYTES] * gone
+    marks.note(Phase(""), LiveBytes(), ())
+    found = [marks.numbers(1)[Phase("inputs", 0, block)] for block in range(2 * gone)]
+    assert found == [0] * gone + [BYTES] * gone

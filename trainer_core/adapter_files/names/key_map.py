@@ -1,4 +1,4 @@
-"""A family's layer names: in adapter files, and in ComfyUI's own model.
+"""`KeyMap`: how a family names its layers in files and in ComfyUI (data: `families/*/keys.py`).
 
 `KeyMap` is what a family tells. From it and from the shapes of a base's weights `comfyui_table`
 makes, without ComfyUI, the table that ComfyUI makes of its model: every name under which it takes a

@@ -1,4 +1,4 @@
-"""Layouts with ComfyUI's own names of layers, ``comfyui`` and ``kohya``, and layout ``lycoris``.
+"""Keys of layers in the layouts ``comfyui`` and ``kohya``, with ComfyUI's names, and ``lycoris``.
 
 Layout ``lycoris`` has Diffusers' names with ``_`` for each dot, and ComfyUI's where it must.
 """

@@ -1,4 +1,4 @@
-"""Wildcards in captions: ``a {red|blue} car``.
+"""Parses wildcards in captions: ``a {red|blue} car``.
 
 Braces hold alternatives with bars between them, and alternatives may hold braces. One of them may
 be empty: ``a {small |}car``. Behind a backslash a brace, a bar or a backslash is itself. Bars

@@ -1,4 +1,4 @@
-"""Which images are there twice, in the same bytes, and which look alike (near duplicates).
+"""Groups images of equal bytes, and images that look alike, for `image_findings`.
 
 A difference hash finds candidates, and nine times eight greys confirm them. The hash has a bit for
 each of eight times eight neighbours in a row: whether the right one is

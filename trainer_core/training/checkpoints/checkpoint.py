@@ -263,11 +263,11 @@ def open_state(folder: Path) -> contextlib.AbstractContextManager[TensorFile]:
     return open_tensors(folder / _TENSORS)
 
 
-def read_whole_checkpoint(folder: Path, *, named: bool) -> tuple[Path, Checkpoint]:
+def read_whole_checkpoint(folder: Path, *, user_named: bool) -> tuple[Path, Checkpoint]:
     """Read a checkpoint, or the newest one before it that is not damaged.
 
     Args:
-        named: Whether the user named this very one, and wants no other.
+        user_named: Whether the user named this very one, and wants no other.
 
     Returns:
         The folder and content of the one that can be read; `Checkpoint.damaged` says what was
@@ -287,7 +287,7 @@ def read_whole_checkpoint(folder: Path, *, named: bool) -> tuple[Path, Checkpoin
         try:
             checkpoint = read_checkpoint(path)
         except CheckpointError as error:
-            if named:
+            if user_named:
                 after = [other for other in every if int(other.name) > step]
                 raise _with_another(error, (*before, *after)) from error
             damaged.append(error.found)

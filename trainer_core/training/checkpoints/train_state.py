@@ -39,11 +39,11 @@ class TrainState:
 
     Attributes:
         step: Steps made; schedule and order of the samples follow from it.
-        learned: How much each noise level counts, where that is learned.
+        learned_weighting: How much each noise level counts, where that is learned.
         average: Averages of the factors; None where none is kept.
         limit: Scales layers down that have become too strong; None without a limit.
         ledger: What each image was off by; None where nobody asks.
-        skipped: How many steps in a row, up to the last one, were left out, because their numbers
+        skipped_in_a_row: How many steps, up to the last one, were skipped because their numbers
             were not finite.
         restores: How often the run has restored a checkpoint because of them.
     """
@@ -51,12 +51,12 @@ class TrainState:
     adapter: AttachedAdapter
     optimizer: torch.optim.Optimizer
     step: int = 0
-    learned: LearnedWeight | None = None
+    learned_weighting: LearnedWeight | None = None
     average: FactorAverages | None = None
     limit: WeightNormLimit | None = None
     best: BestLoss = field(default_factory=BestLoss)
     ledger: Ledger | None = None
-    skipped: int = 0
+    skipped_in_a_row: int = 0
     restores: int = 0
 
     def after_update(self) -> None:
@@ -74,11 +74,12 @@ class TrainState:
         """
         found = {f"{ADAPTER}{name}": each for name, each in self.adapter.named_tensors().items()}
         found |= self.average.tensors() if self.average is not None else {}
-        if self.learned is not None:
-            found |= {f"{_LEARNED}{name}": each for name, each in self.learned.tensors().items()}
+        if self.learned_weighting is not None:
+            learned = self.learned_weighting.tensors()
+            found |= {f"{_LEARNED}{name}": each for name, each in learned.items()}
         weights = {name: each.detach() for name, each in found.items()}
         measured = self.best.tensors() | (self.ledger.tensors() if self.ledger else {})
-        counts = {_SKIPPED: self.skipped, _RESTORES: self.restores}
+        counts = {_SKIPPED: self.skipped_in_a_row, _RESTORES: self.restores}
         measured |= {name: torch.tensor(count) for name, count in counts.items() if count}
         return weights | measured | optimizer_tensors(self.optimizer)
 
@@ -94,13 +95,13 @@ class TrainState:
         _fill(self.adapter.named_tensors(), _named(checkpoint, ADAPTER))
         if self.average is not None:
             self.average.restore(checkpoint.tensors, checkpoint.step)
-        if self.learned is not None:
-            self.learned.restore(_named(checkpoint, _LEARNED))
+        if self.learned_weighting is not None:
+            self.learned_weighting.restore(_named(checkpoint, _LEARNED))
         self.best.restore(checkpoint.tensors, checkpoint.step)
         if self.ledger is not None:
             self.ledger.restore(checkpoint.tensors)
         self.step = checkpoint.step
-        self.skipped = int(checkpoint.tensors.get(_SKIPPED, 0))
+        self.skipped_in_a_row = int(checkpoint.tensors.get(_SKIPPED, 0))
         self.restores = int(checkpoint.tensors.get(_RESTORES, 0))
         then = stored_section(checkpoint, "training.optimizer", OptimizerSection)
         if not goes_on(then.name, settings.name):

@@ -1,6 +1,6 @@
 """Errors of a device that is full, or that has stopped, in three parts.
 
-What a step does where the device is full is told by `out_of_memory`.
+What a step does where the device is full is decided by `memory_manager`.
 """
 
 from __future__ import annotations

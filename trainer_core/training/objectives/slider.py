@@ -40,7 +40,7 @@ def made_images(images: Preservation) -> Callable[[int], Tensor]:
 
 
 @contextlib.contextmanager
-def kept_strength(adapter: AttachedAdapter) -> Iterator[None]:
+def restoring_strength(adapter: AttachedAdapter) -> Iterator[None]:
     """Give an adapter its strength back that a step turns over."""
     strength = adapter.strength
     try:
@@ -56,7 +56,7 @@ class SliderAnswers:
     Two micro-batches in a row train the same noisy samples: the first with strength 1, the second
     with -1. The base is asked for both at once. The strength stays as it is when this returns,
     because a checkpointed block computes again in the backward pass: whoever makes a step gives it
-    back (`kept_strength`).
+    back (`restoring_strength`).
 
     Attributes:
         predict: The raw output of the run's base with its adapter.

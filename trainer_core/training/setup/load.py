@@ -340,7 +340,14 @@ def _initial_state(
     average = averages_of(training.ema, dict(adapter.named_parameters()))
     limit = None if norms is None else WeightNormLimit(adapter, training.max_weight_norm, norms)
     learned = make_learned(training.loss)
-    return TrainState(adapter, optimizer, learned=learned, average=average, limit=limit, best=best)
+    return TrainState(
+        adapter,
+        optimizer,
+        learned_weighting=learned,
+        average=average,
+        limit=limit,
+        best=best,
+    )
 
 
 def _generate_by_base(

@@ -102,7 +102,7 @@ def find_start(config: RunConfig, family: Family, precision: str, processes: Pro
     start = Start()
     if folder is not None:
         named = Path(config.resume).absolute() == folder.absolute()
-        start = Start(*read_whole_checkpoint(folder, named=named))
+        start = Start(*read_whole_checkpoint(folder, user_named=named))
     _require_same(config, processes, start)
     return start if start.checkpoint else Start(adapter=read_start(config, family))
 
@@ -136,7 +136,7 @@ def matching_start(
         if best is None:
             start = Start(adapter=read_start(config, family))
         elif best.parent.parent != version:
-            start = Start(*read_whole_checkpoint(best, named=False))
+            start = Start(*read_whole_checkpoint(best, user_named=False))
         _require_same(config, processes, start)
     for note in start.checkpoint.damaged if start.checkpoint else ():
         observer.notify(Warned(note))

@@ -115,7 +115,7 @@ def micro_batch_loss(
         device=run.processes.device,
         loss_function=make_loss(loss),
         sigma_weight=make_weighting(
-            loss, run.state.learned, run.data.family.prediction.parameterization
+            loss, run.state.learned_weighting, run.data.family.prediction.parameterization
         ),
         noise_offset=loss.noise_offset,
         parameterization=run.data.family.prediction.parameterization,

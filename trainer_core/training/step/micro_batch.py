@@ -1,4 +1,4 @@
-"""`MicroBatchLoss`: one micro-batch: sample sigma and noise, predict, measure the loss."""
+"""`MicroBatchLoss`: one micro-batch: mix noise in, predict, measure the loss."""
 
 from __future__ import annotations
 

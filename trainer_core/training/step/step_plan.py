@@ -19,23 +19,27 @@ class StepPlan:
     Attributes:
         batches: The order of the samples.
         dealt: ``(index, count)`` of this process, as in `BatchPlan.dealt`.
-        times: How often a step trains each sample.
+        times_per_sample: How often a step trains each sample.
     """
 
     batches: BatchPlan
     dealt: tuple[int, int] = (0, 1)
-    times: int = 1
+    times_per_sample: int = 1
 
     def micro_batches(self, step: int) -> Sequence[int]:
         """The micro-batches (from 0) of a step (from 1) that this process computes."""
         dealt = self.batches.dealt(step, self.dealt)
-        if self.times == 1:
+        if self.times_per_sample == 1:
             return dealt
-        return [batch * self.times + turn for batch in dealt for turn in range(self.times)]
+        return [
+            batch * self.times_per_sample + turn
+            for batch in dealt
+            for turn in range(self.times_per_sample)
+        ]
 
     def samples(self, step: int) -> int:
         """Number of samples in a step, in all processes; each counts as often as it is trained."""
-        return self.batches.samples(step) * self.times
+        return self.batches.samples(step) * self.times_per_sample
 
     def following(self, last: int) -> Callable[[int, int], Place | None]:
         """Make a function from a micro-batch to the next one; None after the last step."""

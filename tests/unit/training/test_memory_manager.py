@@ -17,7 +17,7 @@ from trainer_core.offload.machine import Machine
 from trainer_core.offload.possible_plans import StepPace
 from trainer_core.training.memory import device_errors
 from trainer_core.training.memory.device_errors import explain_device_errors, skipped_when_full
-from trainer_core.training.memory.out_of_memory import MemoryManager, SmallerStep
+from trainer_core.training.memory.memory_manager import MemoryManager, SmallerStep
 from trainer_core.training.observer import SilentObserver
 from trainer_core.training.optimizers import rehearse
 from trainer_core.training.step.processes import SingleProcess

@@ -1,4 +1,4 @@
-"""`MemoryManager`: repeats a step in less memory where the device is full.
+"""`MemoryManager`: fits a step into the device, and gives memory to others between steps.
 
 There are three ways, of which the one that costs least time is taken first. All blocks compute
 their activations again; more blocks are swapped; samples of a micro-batch go through the base in

@@ -49,6 +49,15 @@ def test_captions_are_missing_where_a_trigger_word_does_not_suffice(server, chos
         assert ("missing_caption" in {each["kind"] for each in report["problems"]}) == missing
 
 
+@pytest.mark.parametrize(("name", "text"), [("lonely.txt", "x"), ("bad.png", "no image")])
+def test_images_are_judged_by_the_size_of_the_run_also_beside_a_bad_file(server, name, text):
+    (write_images(server.data / "input" / name, size=128) / name).write_text(text)
+    answers = {"folder": f"input/{name}", "base": "embedded", "goal": "style", "quality": "fast"}
+    given = quote(json.dumps({"answers": answers}))
+    report = server.get(f"{ROUTE}/report?folder=input/{name}&settings={given}")
+    assert report["items"][0]["bucket"] == [64, 64]
+
+
 def test_the_routes_keep_to_the_folders_of_datasets(server):
     demo = "demo/demo-generate"
     report = server.get(f"{ROUTE}/report?folder={demo}")

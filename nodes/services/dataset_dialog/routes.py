@@ -82,7 +82,7 @@ def _plan(answers: Answers, stamp: str) -> Mapping[str, Any]:
     try:
         values = plan_run(answers).values
     except DatasetError:
-        # The size is known also while captions or pairs are missing.
+        # The size is known also while captions or pairs are missing, or a file cannot be read.
         values = plan_run(answers, complete=False).values
     own_settings = {name: values.get(f"dataset.{name}") for name in dataset_report.SETTINGS}
     return {name: value for name, value in own_settings.items() if value is not None}

@@ -41,23 +41,20 @@ class History(NamedTuple):
     """What a version folder tells of its run.
 
     Attributes:
-        points: Step, loss and learning rate, thinned evenly; the last step is among them.
+        step: The last step that was made, also where it was skipped.
+        points: Step, loss and learning rate, thinned evenly; the last of them is kept.
         samples: Preview images by step, then prompt, as the panel's state has them.
         step_seconds: Mean of the last steps; 0 without any.
         held_out: What was measured on held-out images, thinned; the lowest is among them.
         advice: What was said of it, as its record has it.
     """
 
+    step: int
     points: list[tuple[int, float, float]]
     samples: list[dict[str, Any]]
     step_seconds: float
     held_out: list[HeldOut]
     advice: list[dict[str, Any]]
-
-    @property
-    def step(self) -> int:
-        """The last step that was made."""
-        return self.points[-1][0] if self.points else 0
 
 
 class Ending(NamedTuple):
@@ -102,9 +99,11 @@ def read_history(folder: Path, place: Place, prompts: Sequence[str]) -> History:
 
     `prompts` are the preview prompts as they are now; earlier ones are in the run's record.
     """
-    read = [entry for line in _thinned(folder / METRICS) if (entry := read_step(line))]
+    lines = _thinned(folder / METRICS)
+    read = [entry for line in lines if (entry := read_step(line))]
     times = [seconds for *_, seconds in read[-_LAST:]]
     return History(
+        next((step for line in reversed(lines) if (step := _number(line))), 0),
         [(step, loss, rate) for step, loss, rate, _ in read],
         _samples(folder, place, _prompts_by_step(folder, prompts)),
         sum(times) / len(times) if times else 0.0,
@@ -170,6 +169,15 @@ def read_step(line: str) -> tuple[int, float, float, float] | None:
         return (int(values["step"]), loss, rate, seconds) if finite else None
     except (ValueError, TypeError, LookupError, OverflowError):
         return None  # what a crash left of the last line
+
+
+def _number(line: str) -> int:
+    """The step of a line of metrics, which has no loss where it was skipped; 0 where it is none."""
+    try:
+        values = parse_json(line)
+        return int(values["step"]) if values.get("skipped") is True or read_step(line) else 0
+    except (ValueError, TypeError, LookupError, OverflowError, AttributeError):
+        return 0
 
 
 def last_steps(path: Path) -> list[tuple[int, float, float, float]]:

@@ -158,7 +158,7 @@ def plan_run(answers: Answers, model: Any = None, *, complete: bool = True) -> Q
     """Choose everything that was not asked.
 
     The MODEL is None where it is not loaded yet, or there is none. `complete` says whether captions
-    and pairs have to be there already.
+    and pairs have to be there already, and every file has to be readable.
 
     Raises:
         InputError: When folder and goal, base and goal, or the name do not fit, or the base cannot
@@ -169,7 +169,7 @@ def plan_run(answers: Answers, model: Any = None, *, complete: bool = True) -> Q
 
     base = quick_base(answers, model)
     embedded = base.values.get("base.path") == comfy_host.EMBEDDED
-    samples = _scan(answers.folder, base.clips)
+    samples = _scan(answers.folder, base.clips, stop=complete)
     captions = _captions(answers, samples) if complete else "error"
     vram = comfy_host.total_vram()
     choose = partial(
@@ -187,7 +187,7 @@ def plan_run(answers: Answers, model: Any = None, *, complete: bool = True) -> Q
     preset = choose(images=len(samples))
     if frames := preset.values.get("dataset.frames"):
         # Longer parts of the clips are fewer.
-        samples = _scan(answers.folder, base.clips, {"frames": frames})
+        samples = _scan(answers.folder, base.clips, {"frames": frames}, stop=complete)
         preset = choose(images=len(samples))
     texts = _texts(answers.trigger_word, samples, embedded=embedded)
     prompts = [line.strip() for line in answers.prompts.splitlines() if line.strip()]
@@ -370,9 +370,16 @@ def _silent(answers: Answers, silent: Sequence[str], images: int, *, words: bool
 
 
 def _scan(
-    folder: str, clips: FrameGrid | None = None, more: Mapping[str, Any] | None = None
+    folder: str,
+    clips: FrameGrid | None = None,
+    more: Mapping[str, Any] | None = None,
+    *,
+    stop: bool = True,
 ) -> Sequence[Sample]:
-    """The samples without the trigger word; `more` are settings of the dataset."""
+    """The samples without the trigger word; `more` are settings of the dataset.
+
+    `stop` says whether a file that cannot be used is refused; else it is left out.
+    """
     from ....trainer_core.data.sources.scan_folder import scan
     from ....trainer_core.families.run_files import load_config
 
@@ -380,7 +387,7 @@ def _scan(
     values = {"path": path, "missing_caption": "empty", **(more or {})}
     settings = load_config({"dataset": values}).dataset
     within = comfy_host.allowed_folders()
-    samples = scan(settings, within=within, remembered=headers(), grid=clips).samples
+    samples = scan(settings, within, stop=stop, remembered=headers(), grid=clips).samples
     # A held-out image is never trained on, and no length follows from it.
     return [each for each in samples if not each.validation]
 

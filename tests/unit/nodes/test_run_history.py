@@ -27,15 +27,17 @@ def place(path):
     return {"filename": path.name, "subfolder": path.parent.name, "type": "output"}
 
 
+SKIPPED = '{"step": 5, "learning_rate": 0.1, "step_seconds": 1, "skipped": true}\n'
 NAN = '{"step": 4, "loss": NaN, "learning_rate": 1e999, "step_seconds": 1}\n'
 
 
 @pytest.mark.parametrize("end", ['{"step": 4, "lo', "[]\n", '{"step": "x"}\n', "\x00\n", NAN])
-def test_what_a_crash_left_is_passed_over(run_history, tmp_path, end):
+@pytest.mark.parametrize(("before", "step"), [("", 3), (SKIPPED, 5)])
+def test_what_a_crash_left_is_passed_over(run_history, tmp_path, before, step, end):
     write_steps(tmp_path, 3)
     with (tmp_path / "metrics.jsonl").open("a", encoding="utf-8") as file:
-        file.write(end)
-    assert run_history.read_history(tmp_path, place, ()).step == 3
+        file.write(before + end)
+    assert run_history.read_history(tmp_path, place, ()).step == step
 
 
 def test_of_many_measurements_the_lowest_and_the_last_stay(run_history):

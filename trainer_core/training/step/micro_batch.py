@@ -16,6 +16,7 @@ from ...diffusion.parameterization import FLOW, Parameterization
 from ...diffusion.streams import join_streams, stream_shapes, stream_weights
 from ...diffusion.weighting import SigmaWeight
 from ...errors import NonFiniteError
+from ...printable import listed
 from ...types import Batch, Conditioning, PreservedBatch
 from .noise_draws import Draw, independent_draw, stratified_draw
 from .processes import Processes
@@ -25,6 +26,9 @@ Predict = Callable[[Tensor, Tensor, Sequence[Conditioning], Sequence[Tensor]], T
 
 Of clips with sound both are `[B, 1, N]` (`diffusion.streams`).
 """
+
+_NAMED = 4
+"""Samples that a message names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -498,10 +502,12 @@ def non_finite_error(
         what: What is not finite, such as "the loss".
         place: Where in the model, in words, where it is known.
     """
-    samples = ", ".join(
+    every = [
         f"{name} (sigma {sigma:.4f})"
         for part in parts
         for name, sigma in zip(part.names, part.sigmas, strict=True)
-    )
+    ]
+    # What is to be done stands behind them.
+    samples = listed(every, _NAMED)
     found = f"{what} of step {step} is not finite{place}; samples of this step: {samples}"
     return NonFiniteError(found, "finite numbers", remedy)

@@ -20,6 +20,9 @@ export const RUN_PROPERTY = "adapter_trainer_run";
 /** What the node's outputs say of the run that they come from. */
 const RUN_OUTPUT = "adapter_trainer_run";
 
+/** Milliseconds without a message after which a run that is computed is asked for. */
+export const QUIET = 5000;
+
 const LOST = "The server was restarted. Its last checkpoint is kept; run the graph again to resume.";
 
 export class Binding {
@@ -41,6 +44,7 @@ export class Binding {
     this.offline = false;
     /** Counts what was heard, so that an answer that was overtaken is dropped. */
     this.heard = 0;
+    this.heardAt = 0;
     /** The prompt whose snapshot was asked for: once is enough. */
     this.askedFor = "";
     /** The graph that what is shown was asked for with. */
@@ -144,8 +148,18 @@ export class Binding {
       }
       reason = payload?.reason ?? reason;
     }
-    if (isActive(this.run)) this.show({ ...this.run, status: "lost", message: LOST });
+    if (isActive(this.run) && !reason) this.show({ ...this.run, status: "lost", message: LOST });
     else if (reason !== null) this.show({ ...NO_RUN, message: reason });
+  }
+
+  /**
+   * Asks for a run that is computed and says nothing: ComfyUI sends messages to the page alone that
+   * has queued it, not to another one and not to a new one.
+   */
+  async catchUp() {
+    if (!isActive(this.run) || this.offline || Date.now() - this.heardAt < QUIET) return;
+    this.heardAt = Date.now();
+    await this.restore(this.run.version || undefined);
   }
 
   /** Shows the run of other settings, once what is computed for these is over. */
@@ -180,6 +194,7 @@ export class Binding {
   /** @param {Run} run */
   show(run) {
     this.run = run;
+    this.heardAt = Date.now();
     this.screen.show(run, this.offline);
   }
 

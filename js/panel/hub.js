@@ -6,6 +6,8 @@
 const PROMPT_ENDS = ["execution_success", "execution_error", "execution_interrupted"];
 /** Milliseconds: a change seldom comes alone. */
 const SOON = 300;
+/** Milliseconds between two looks at runs that say nothing. */
+const LOOKS = 1000;
 /** Told to the window when images or captions may be others: the same graph may then mean another run. */
 export const IMAGES_CHANGED = "adapter_trainer.images";
 
@@ -57,6 +59,9 @@ export class Hub {
     this.on(api, "adapter_trainer.sample", (binding, payload) => binding.onSample(payload));
     this.on(api, "reconnecting", (binding) => binding.onConnection(true));
     this.on(api, "reconnected", (binding) => binding.onConnection(false));
+    setInterval(() => {
+      if (!document.hidden) for (const binding of this.bindings) void binding.catchUp();
+    }, LOOKS);
     api.addEventListener("graphChanged", () => this.restoreSoon());
     window.addEventListener(IMAGES_CHANGED, () => {
       for (const binding of this.bindings) binding.meant = "";

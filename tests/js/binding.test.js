@@ -1,5 +1,5 @@
-import { describe, expect, test } from "vitest";
-import { Binding, executionIds, RUN_PROPERTY, runName } from "../../js/panel/binding.js";
+import { describe, expect, test, vi } from "vitest";
+import { Binding, executionIds, QUIET, RUN_PROPERTY, runName } from "../../js/panel/binding.js";
 import { goOn } from "../../js/panel/go_on.js";
 import { Hub } from "../../js/panel/hub.js";
 import { losses, progress, sampleAt, snapshot } from "./messages.js";
@@ -250,6 +250,22 @@ test("the end of the prompt asks once more if the run still looks active", async
   expect(shown.run).toMatchObject({ status: "failed", message: "no room" });
   binding.onPromptEnd("p1");
   expect(asked).toHaveLength(1);
+});
+
+test("a run that another page has queued is asked for as long as it is computed", async () => {
+  vi.useFakeTimers({ toFake: ["Date"] });
+  const { binding, shown, states, abouts } = setUp(makeNode(), { 7: snapshot({ run: "my_adapter/v1", step: 1 }) });
+  await binding.restore();
+  await binding.catchUp();
+  expect(abouts).toHaveLength(1);
+  for (const [status, step] of [["training", 5], ["done", 9], ["done", 9]]) {
+    states[7] = snapshot({ run: "my_adapter/v1", status, step });
+    vi.advanceTimersByTime(QUIET);
+    await binding.catchUp();
+    expect(shown.run).toMatchObject({ status, step });
+  }
+  vi.useRealTimers();
+  expect(abouts.slice(1)).toMatchObject([{ run: "my_adapter/v1", exact: true }, { exact: true }]);
 });
 
 describe("ids and names", () => {

@@ -101,10 +101,16 @@ def train_sweep(
         content=_content(base, cache),
         stop_hopeless=stops,
     )
-    table = sweep_table(result)
-    comfy_host.show_text(node_id, table)
     handle, losses = _best(result)
-    return handle, losses, table
+    comfy_host.show_text(node_id, _summary(result))
+    return handle, losses, sweep_table(result)
+
+
+def _summary(result: SweepResult) -> str:
+    """What the node says: a table would lose its columns there."""
+    best = next(each for each in result.trials if each.name == result.best)
+    loss = "" if best.loss is None else f", held-out loss {best.loss:.5g} at step {best.best_step}"
+    return f"Best of {len(result.trials)}: {best.name}{loss}. The output table has all."
 
 
 def _content(base: BaseChoice, cache: EncodedCache) -> str:

@@ -128,15 +128,18 @@ def read_grid(text: str, source: str) -> tuple[Values, ...]:
     """Read a grid that is written as lines of ``setting: value, value``.
 
     Raises:
-        ConfigError: As `grid_combinations`.
+        ConfigError: As `grid_combinations`; about lines it says how one is written.
     """
     grid: dict[str, list[Any]] = {}
     for line in filter(None, map(str.strip, text.splitlines())):
         name, colon, values = line.partition(":")
         values = values.strip().removeprefix("[").removesuffix("]")
         if not colon or not values or name.strip() in grid:
-            raise _wrong(source, f"the line {line!r}")
+            again = "is a second one of its setting" if name.strip() in grid else "has no values"
+            raise _wrong_line(source, f"the line {line!r} {again}")
         grid[name.strip()] = parse_yaml(f"[{values}]", source)
+    if not grid:
+        raise _wrong_line(source, "it is empty")
     return grid_combinations(grid, source)
 
 
@@ -286,6 +289,14 @@ def _require_few(count: int, source: str) -> None:
             f"at most {MOST}",
             "Name fewer values, or list the combinations that you want under trials.",
         )
+
+
+def _wrong_line(source: str, found: str) -> ConfigError:
+    return ConfigError(
+        f"{source}: {found}",
+        "a line for each setting, with its values behind a colon: rank: 8, 16",
+        "Write such lines in grid.",
+    )
 
 
 def _wrong(source: Path | str, found: str) -> ConfigError:

@@ -28,7 +28,8 @@ _SIZES: Mapping[str, tuple[int, int]] = {
     "AdapterTrainerBase": (400, 138),
     "AdapterTrainerBaseFromModel": (400, 104),
     "AdapterTrainerPreviewPrompts": (400, 290),
-    "AdapterTrainerCache": (360, 166),
+    # With what it says while it encodes.
+    "AdapterTrainerCache": (360, 232),
     "AdapterTrainerAdapter": (360, 278),
     "AdapterTrainerSettings": (360, 306),
     "AdapterTrainerTrain": (480, 794),

@@ -29,6 +29,10 @@ for (const node of graph.nodes.filter((n) => /Trainer(Save|Convert)$/.test(n.typ
   const id = String(node.id);
   api.dispatchCustomEvent("executed", { node: id, display_node: id, output: { text } });
 }
+for (const node of graph.nodes.filter((n) => n.type === "AdapterTrainerCache")) {
+  const detail = { nodeId: String(node.id), text: "encoded 102/308 images and captions" };
+  api.dispatchCustomEvent("progress_text", detail);
+}
 window.app.canvas.setDirty(true, true);
 """
 _IMAGES_SHOWN = """

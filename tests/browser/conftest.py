@@ -14,8 +14,7 @@ from fixtures.combinations import some
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory) -> Iterator[ComfyServer]:
-    reason = missing()
-    if reason:
+    if reason := missing():
         pytest.skip(reason)
     folder, python = comfy_programs()
     data = make_data(tmp_path_factory.mktemp("browser"))

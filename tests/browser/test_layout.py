@@ -25,14 +25,10 @@ for (const node of graph.nodes.filter((each) => argument.includes(each.type))) {
   api.dispatchCustomEvent("executed", { node: id, display_node: id, output: { images } });
 }
 const text = ["Wrote a_rather_long_name_of_an_adapter.safetensors, trained 360 steps."];
-for (const node of graph.nodes.filter((n) => /Trainer(Save|Convert)$/.test(n.type))) {
-  const id = String(node.id);
-  api.dispatchCustomEvent("executed", { node: id, display_node: id, output: { text } });
-}
-for (const node of graph.nodes.filter((n) => n.type === "AdapterTrainerCache")) {
-  const detail = { nodeId: String(node.id), text: "encoded 102/308 images and captions" };
-  api.dispatchCustomEvent("progress_text", detail);
-}
+for (const { id } of graph.nodes.filter((n) => /Trainer(Save|Convert)$/.test(n.type)))
+  api.dispatchCustomEvent("executed", { node: `${id}`, display_node: `${id}`, output: { text } });
+for (const { id } of graph.nodes.filter((n) => n.type === "AdapterTrainerCache"))
+  api.dispatchCustomEvent("progress_text", { nodeId: String(id), text: "encoded 102/308" });
 window.app.canvas.setDirty(true, true);
 """
 _IMAGES_SHOWN = """

@@ -202,8 +202,7 @@ def test_the_buttons_reach_the_training(page):
     assert page.browser.evaluate(_BUTTON_ROWS) == 1
 
     # A server that was restarted reads the whole course from the disk.
-    places = curve_places(page)
-    assert len(places) > 2
+    assert len(places := curve_places(page)) > 2
     forget_panel(page.server)
     page.reload()
     page.show_train_node()

@@ -62,8 +62,7 @@ class ComfyServer:
         return f"http://127.0.0.1:{self.port}"
 
     def get(self, path: str) -> Any:
-        with urllib.request.urlopen(self.address + path, timeout=60) as answer:
-            return json.load(answer)
+        return json.loads(self.fetch(path))
 
     def fetch(self, path: str) -> bytes:
         with urllib.request.urlopen(self.address + path, timeout=60) as answer:

@@ -46,15 +46,12 @@ def test_a_grid_is_every_combination_named_after_what_differs(written):
     )
 
 
-@pytest.mark.parametrize("text", ["", " \n", "rank", "rank:", "rank: 8\nrank: 9"])
-def test_a_grid_of_lines_is_refused_in_words_of_lines(text):
-    with pytest.raises(ConfigError, match=r"a line for each setting.*rank: 8, 16"):
-        read_grid(text, "a node")
-
-
 def test_a_name_is_looked_for_among_what_may_be_swept():
     (found,) = read_grid("alpha: 8\nsteps: 9\nflip: true", "a node")
     assert found == {"adapter.alpha": 8, "training.steps": 9, "dataset.flip": True}
+    for wrong in ("", " \n", "rank", "rank:", "rank: 8\nrank: 9"):
+        with pytest.raises(ConfigError, match=r"a line for each setting.*rank: 8, 16"):
+            read_grid(wrong, "a node")
 
 
 @pytest.mark.parametrize(

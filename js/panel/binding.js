@@ -20,7 +20,7 @@ export const RUN_PROPERTY = "adapter_trainer_run";
 /** What the node's outputs say of the run that they come from. */
 const RUN_OUTPUT = "adapter_trainer_run";
 
-/** Milliseconds without a message after which a run that is computed is asked for. */
+/** Milliseconds without a message, beside two steps, after which a run that is computed is asked for. */
 export const QUIET = 5000;
 
 const LOST = "The server was restarted. Its last checkpoint is kept; run the graph again to resume.";
@@ -45,6 +45,7 @@ export class Binding {
     /** Counts what was heard, so that an answer that was overtaken is dropped. */
     this.heard = 0;
     this.heardAt = 0;
+    this.catchingUp = false;
     /** The prompt whose snapshot was asked for: once is enough. */
     this.askedFor = "";
     /** The graph that what is shown was asked for with. */
@@ -154,12 +155,25 @@ export class Binding {
 
   /**
    * Asks for a run that is computed and says nothing: ComfyUI sends messages to the page alone that
-   * has queued it, not to another one and not to a new one.
+   * has queued it, not to another one and not to a new one. Whatever the node's settings are by now,
+   * no other run is shown.
    */
   async catchUp() {
-    if (!isActive(this.run) || this.offline || Date.now() - this.heardAt < QUIET) return;
-    this.heardAt = Date.now();
-    await this.restore(this.run.version || undefined);
+    const { version, promptId, name, stepSeconds } = this.run;
+    if (!isActive(this.run) || this.offline || this.catchingUp) return;
+    if (Date.now() - this.heardAt < QUIET + 2000 * (stepSeconds ?? 0)) return;
+    const about = { name, workflow: this.rootGraph().id ?? "", run: version, exact: Boolean(version) };
+    const heardAt = (this.heardAt = Date.now());
+    this.catchingUp = true;
+    try {
+      const run = fromSnapshot(await this.server.state(this.askedId, about, null), this.run);
+      const isSame = run && (version ? run.version === version : run.promptId === promptId);
+      if (isSame && heardAt === this.heardAt) this.show(run);
+    } catch {
+      // The next look may reach the server.
+    } finally {
+      this.catchingUp = false;
+    }
   }
 
   /** Shows the run of other settings, once what is computed for these is over. */

@@ -64,9 +64,9 @@ def train_sweep(
 ) -> tuple[RunHandle, Sequence[float], str]:
     """Train every trial that has not ended yet, of lines of ``setting: value, value``.
 
-    The node shows the trials; up to `workflow` all is as in `run_training`. With `stops` trials
-    that lag behind end early. Gives the best trial's run with its best adapter, its losses, and the
-    trials as a table.
+    The node names the trial that runs, then the best one; up to `workflow` all is as in
+    `run_training`. With `stops` trials that lag behind end early. Gives the best trial's run with
+    its best adapter, its losses, and the trials as a table.
 
     Raises:
         TrainerError: When an input is wrong, or no trial has an adapter.

@@ -28,7 +28,8 @@ const text = ["Wrote a_rather_long_name_of_an_adapter.safetensors, trained 360 s
 for (const { id } of graph.nodes.filter((n) => /Trainer(Save|Convert)$/.test(n.type)))
   api.dispatchCustomEvent("executed", { node: `${id}`, display_node: `${id}`, output: { text } });
 for (const { id } of graph.nodes.filter((n) => n.type === "AdapterTrainerCache"))
-  api.dispatchCustomEvent("progress_text", { nodeId: String(id), text: "encoded 102/308" });
+  api.dispatchCustomEvent("progress_text", {
+    nodeId: String(id), text: "encoded 102/308 images and captions" });
 window.app.canvas.setDirty(true, true);
 """
 _IMAGES_SHOWN = """

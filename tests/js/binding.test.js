@@ -252,20 +252,55 @@ test("the end of the prompt asks once more if the run still looks active", async
   expect(asked).toHaveLength(1);
 });
 
-test("a run that another page has queued is asked for as long as it is computed", async () => {
-  vi.useFakeTimers({ toFake: ["Date"] });
-  const { binding, shown, states, abouts } = setUp(makeNode(), { 7: snapshot({ run: "my_adapter/v1", step: 1 }) });
-  await binding.restore();
-  await binding.catchUp();
-  expect(abouts).toHaveLength(1);
-  for (const [status, step] of [["training", 5], ["done", 9], ["done", 9]]) {
-    states[7] = snapshot({ run: "my_adapter/v1", status, step });
-    vi.advanceTimersByTime(QUIET);
-    await binding.catchUp();
-    expect(shown.run).toMatchObject({ status, step });
+describe("a run that says nothing", () => {
+  /** A binding whose run was read, and the next look at it. */
+  async function quiet(run) {
+    vi.useFakeTimers({ toFake: ["Date"] });
+    const all = setUp(makeNode(), { 7: snapshot({ run }) });
+    await all.binding.restore();
+    const look = async (answer) => {
+      all.states[7] = answer;
+      vi.advanceTimersByTime(QUIET + 1000);
+      await all.binding.catchUp();
+    };
+    return { ...all, look };
   }
-  vi.useRealTimers();
-  expect(abouts.slice(1)).toMatchObject([{ run: "my_adapter/v1", exact: true }, { exact: true }]);
+
+  test("is asked for until it ends", async () => {
+    const { binding, shown, abouts, look } = await quiet("my_adapter/v1");
+    await binding.catchUp();
+    expect(abouts).toHaveLength(1);
+    for (const [status, step] of [["training", 5], ["done", 9], ["done", 9]]) {
+      await look(snapshot({ run: "my_adapter/v1", status, step }));
+      expect(shown.run).toMatchObject({ status, step });
+    }
+    expect(abouts.slice(1)).toMatchObject([{ run: "my_adapter/v1", exact: true }, { exact: true }]);
+    vi.useRealTimers();
+  });
+
+  test("is asked for by its own name while it encodes, and no other run takes its place", async () => {
+    const { binding, shown, abouts, prompts, look } = await quiet("");
+    binding.node.widgets[0].value = "renamed";
+    await look({ reason: "These settings start a new run." });
+    await look(snapshot({ prompt_id: "p2", step: 7 }));
+    expect(shown.run).toMatchObject({ status: "training", promptId: "p1" });
+    await look(snapshot({ run: "my_adapter/v1", step: 3 }));
+    expect(shown.run).toMatchObject({ version: "my_adapter/v1", step: 3 });
+    expect(abouts.slice(1)).toMatchObject(Array(3).fill({ name: "my_adapter", exact: false }));
+    expect(prompts.slice(1)).toEqual([null, null, null]);
+    vi.useRealTimers();
+  });
+
+  test("keeps what a message says while it is asked for", async () => {
+    const { binding, shown, look } = await quiet("my_adapter/v1");
+    await look(() => {
+      vi.advanceTimersByTime(10);
+      binding.onProgress(progress({ step: 9 }));
+      return snapshot({ run: "my_adapter/v1", step: 4 });
+    });
+    expect(shown.run.step).toBe(9);
+    vi.useRealTimers();
+  });
 });
 
 describe("ids and names", () => {

@@ -241,19 +241,34 @@ def storage_error(path: Path, error: OSError) -> StorageError:
 
 
 def require_folder(path: Path) -> None:
-    """See that a folder takes files, before work whose result is to go there; it need not exist.
+    """Refuse a folder that takes no files, before work whose result is to go there.
+
+    A first look: the folder need not exist, and what is written later may still fail.
 
     Raises:
-        StorageError: When it does not, or something else has its name.
+        StorageError: When it takes none, or something else has its name.
     """
     place = path.absolute()
-    there = next((each for each in (place, *place.parents) if os.path.lexists(each)), place)
-    if not there.is_dir():
-        raise storage_error(path, NotADirectoryError(f"{there} is not a folder"))
-    # Where the system can be asked so: whoever writes is the effective user.
-    effective = os.access in os.supports_effective_ids
-    if not os.access(there, os.W_OK | os.X_OK, effective_ids=effective):
-        raise storage_error(path, PermissionError(errno.EACCES, f"{there} takes no files"))
+    try:
+        there = next((each for each in (place, *place.parents) if os.path.lexists(each)), place)
+        if not there.is_dir():
+            raise NotADirectoryError(f"{there} is not a folder")
+        # Asked only where it differs: some containers refuse the question.
+        effective = hasattr(os, "geteuid") and os.geteuid() != os.getuid()
+        if not os.access(there, os.W_OK | os.X_OK, effective_ids=effective):
+            _try_file(there)
+    except OSError as error:
+        raise storage_error(path, error) from error
+
+
+def _try_file(folder: Path) -> None:
+    """Make a file and remove it: network drives say that they take none, and do."""
+    probe = folder / f".adapter-trainer-{os.getpid()}"
+    try:
+        probe.touch()
+        probe.unlink()
+    except PermissionError as error:
+        raise PermissionError(errno.EACCES, f"{folder} takes no files") from error
 
 
 _TAKEOVER = ".takeover"

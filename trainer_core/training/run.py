@@ -92,9 +92,8 @@ def train(
     processes = processes or SingleProcess(resolve_device(config.memory.device))
     embedded = config.base.path == "embedded"
     with (
-        explain_device_errors(
-            "the run"
-        ),  # also when it begins and ends: a GPU that has stopped refuses all
+        # Also when it begins and ends: a GPU that has stopped refuses all.
+        explain_device_errors("the run"),
         borrowed_threads(config.memory, embedded=embedded),
         made_current(processes.device),
         borrowed_random_state(processes.device),
@@ -142,7 +141,7 @@ def _train(
     precision = resolve_precision(config.training.precision, processes.device)
     start = find_start(config, family, precision, processes)
     require_resumable(config, family, precision, start, processes)
-    if start.folder is None:
+    if start.folder is None and processes.index == 0:
         require_folder(Path(config.output.dir) / config.output.name)
 
     check = functools.partial(require_trainable, config, family, start=start.adapter)

@@ -465,8 +465,11 @@ class Trainer:
         """Copy the initial state of a new run to RAM, because no checkpoint holds it."""
         if self.state.step:
             return None
-        tensors = self.state.tensors().items()
-        return Checkpoint(0, {}, {name: each.to("cpu", copy=True) for name, each in tensors})
+        tensors = {name: each.to("cpu", copy=True) for name, each in self.state.tensors().items()}
+        # The section that decides whether the optimizer takes its stored state.
+        optimizer = self.training.optimizer.model_dump(mode="json")
+        settings = {f"training.optimizer.{name}": value for name, value in optimizer.items()}
+        return Checkpoint(0, settings, tensors)
 
     def _broken_place(self, step: int) -> str:
         """Compute a step again, and name the layer whose output or gradient is not finite."""

@@ -75,7 +75,9 @@ def find_in_images(
     if dataset.unreadable == "skip":
         # A run leaves them out.
         found = [
-            dataclasses.replace(each, severity="warning") if each.kind == "broken" else each
+            dataclasses.replace(each, severity="warning", cure="A run leaves it out.")
+            if each.kind == "broken"
+            else each
             for each in found
         ]
     findings = in_order([*report.findings, *found])

@@ -18,7 +18,9 @@ def folders(shared_server):
     data = shared_server.data / "input"
     write_images(data / "edited-captions", first=400)
     write_images(data / "joined", first=410)
-    (write_images(data / "silent", (None, None), 128, 420) / "bad.png").write_text("no image")
+    silent = write_images(data / "silent", (None, None), 128, 420)
+    for name in ("bad.png", "lonely.txt"):
+        (silent / name).write_text("no image")
 
 
 def save(server, folder, text, token, name="0.png"):

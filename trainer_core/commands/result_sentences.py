@@ -27,15 +27,16 @@ def percent(share: float) -> str:
     return f"{share:.1%}".replace("%", " %") if share >= 0.001 else "under 0.1 %"
 
 
-def loss_sentence(errors: Mapping[str, float], layers: int) -> str:
+def loss_sentence(errors: Mapping[str, float], layers: int, *, exact: bool = True) -> str:
     """How much of an adapter's change a command lost.
 
     Args:
         errors: Layer to its relative error; layers that are not named lost nothing.
+        exact: Whether nothing else is lost either, as by the number format.
     """
     lost = {name: error for name, error in errors.items() if error > _EXACT}
     if not lost:
-        return f"{layers} layers, exact."
+        return f"{layers} layers{', exact' if exact else ''}."
     every = [*lost.values(), *([0.0] * (layers - len(lost)))]
     worst = max(lost, key=lost.__getitem__)
     return (
@@ -47,10 +48,7 @@ def loss_sentence(errors: Mapping[str, float], layers: int) -> str:
 def conversion_sentence(report: Conversion) -> str:
     """What a conversion did to the adapter."""
     others = [word for word in report.differences() if "approximated" not in word]
-    sentence = loss_sentence(report.errors, report.layers)
-    if not report.exact:
-        # Where no layer is approximated, a number format may lose too much all the same.
-        sentence = sentence.replace(" layers, exact.", " layers.")
+    sentence = loss_sentence(report.errors, report.layers, exact=report.exact)
     return f"{sentence[:-1]}; {', '.join(others)}." if others else sentence
 
 

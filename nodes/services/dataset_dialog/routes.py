@@ -96,11 +96,8 @@ def _image(query: _Query, body: bytes) -> Any:
 
 def _caption(query: _Query, body: bytes) -> Any:
     image, within = _named_image(query), comfy_host.allowed_folders()
-    caption, proposals = (
-        caption_edits.caption_at(image, _extension(query), within),
-        _proposals(query),
-    )
-    return {**_told(caption), **_proposed(query, proposals, caption.text)}
+    caption = caption_edits.caption_at(image, _extension(query), within)
+    return {**_told(caption), **_proposed(query, _proposals(query), caption.text)}
 
 
 def _proposed(query: _Query, proposals: Mapping[str, Proposal], text: str | None) -> dict[str, Any]:

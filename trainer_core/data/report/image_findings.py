@@ -62,8 +62,9 @@ def find_in_images(
         measured = list(pool.map(_measured, report.images))
         masks = list(pool.map(lambda image: _mask_of(image, dataset), measured))
     images = tuple(_focused(*each, dataset) for each in zip(measured, masks, strict=True))
+    broken = [(still[at].name, why) for at, why in sorted(looks.broken.items())]
     found = [
-        *_finding("broken", [(still[at].name, why) for at, why in sorted(looks.broken.items())]),
+        *_broken(broken, skipped=dataset.unreadable == "skip"),
         *_same(still, looks),
         *_alike(still, looks),
         *_flat(still, looks),
@@ -72,14 +73,6 @@ def find_in_images(
         *(() if dataset.control_area else _controls(images)),
         *_masks(images, masks),
     ]
-    if dataset.unreadable == "skip":
-        # A run leaves them out.
-        found = [
-            dataclasses.replace(each, severity="warning", cure="A run leaves it out.")
-            if each.kind == "broken"
-            else each
-            for each in found
-        ]
     findings = in_order([*report.findings, *found])
     return dataclasses.replace(report, images=images, findings=findings, looked=took)
 
@@ -105,6 +98,14 @@ def _finding(
         names, details = zip(*pairs, strict=True)
         shown = details if any(details) else ()
         yield Finding(kind, KINDS[kind].severity, names, shown, tuple(map(tuple, groups)))
+
+
+def _broken(names_and_reasons: Sequence[tuple[str, str]], *, skipped: bool) -> Iterator[Finding]:
+    """Images that cannot be decoded: a run stops at them, unless it leaves them out."""
+    for each in _finding("broken", names_and_reasons):
+        if skipped:
+            each = dataclasses.replace(each, severity="warning", cure="A run leaves it out.")
+        yield each
 
 
 def _same(images: Sequence[ReportedImage], looks: ImageLooks) -> Iterator[Finding]:

@@ -49,8 +49,10 @@ if TYPE_CHECKING:
 def adapter_family(path: Source, wanted: str | None = None, *, any_size: bool = False) -> Family:
     """Find the family of an adapter: a file, PEFT's folder, or tensors in memory.
 
-    Somebody may say the family's name. With `any_size` layers may have other sizes than those of
-    the published base and of the embedded one, because nothing depends on them.
+    Args:
+        wanted: The family that the user named.
+        any_size: Whether layers may have other sizes than those of the published base and of the
+            embedded one, because nothing depends on them.
 
     Raises:
         AdapterFileError: When it is not an adapter file, is another model's, fits no family or
@@ -58,7 +60,7 @@ def adapter_family(path: Source, wanted: str | None = None, *, any_size: bool = 
         BaseModelError: When there is no family of the wanted name.
     """
     layers, metadata = _look(path)
-    if wanted is None and _told(metadata) == GRAPH_MODEL:
+    if wanted is None and _family_in_header(metadata) == GRAPH_MODEL:
         return _of_graph(path, metadata)
     if wanted is not None and wanted in VIDEO_MODELS and wanted not in FAMILIES:
         return video_family(wanted)
@@ -79,58 +81,119 @@ def _published(
     searched: bool,
     any_size: bool,
 ) -> Family:
-    """Find the family among those that there are."""
+    """Find the family among those that may be meant: all where `searched`, else a named one."""
     foreign, hint = fitting_models(layers), header_hint(metadata)
-    try:
-        with open_file(path) as file:
-            names, texts = [*file.layers, *file.extras], {*file.texts.values()}
-            strange = {
-                n: unmatched_layers(file.layers, file.extras, f.layers.key_map)
-                for n, f in FAMILIES.items()
-            }
-            named = {name: each for name, each in families.items() if not strange[name]}
-            fits = {name: nearest_base(file, each) for name, each in (named or families).items()}
-            odd = {name: fit.odd for name, fit in fits.items()}
-            rest = {} if named and not all(odd.values()) else {**FAMILIES}
-            rest = {n: each for n, each in rest.items() if n not in families and not strange[n]}
-            others = [name for name, each in rest.items() if not nearest_base(file, each).odd]
-    except AdapterFileError as error:
-        # Why it cannot be read is of no interest in a file that is not for here at all.
-        models = () if own_families(layers) else foreign or nearest_models(layers)
-        raise _foreign(path, models, layers) if models else error from error
-    sizes = _told(metadata)
-    if sizes in named:
-        return named[sizes]  # written here, where the base was known
-    named = {
-        name: each
-        for name, each in named.items()
-        if each.files.twin not in named
-        or re.search(each.files.header_hint, hint)
-        or (odd[each.files.twin] and not odd[name])
-    }
-    found = [name for name in named if not odd[name]]
-    found = [name for name in found if not fits[name].patches] or found
-    found = [
-        name for name in found if texts <= named[name].layers.key_map.text_encoders.keys()
-    ] or found
+    comparison = _compare(path, families, layers, foreign)
+    fits = comparison.named_fits()
+    written_for = _family_in_header(metadata)
+    if written_for in fits:
+        return FAMILIES[written_for]  # its base was known where the file was written
+    fits = _without_twins(fits, hint)
+    found = _best_fits(fits, comparison.text_encoders)
     if searched:
-        found = _chosen(path, found, foreign, layers, names, hint)
+        found = _chosen(path, found, foreign, layers, comparison.names, hint)
     if len(found) == 1:
         return FAMILIES[found[0]]
     if found:
         raise _several(path, found, foreign)
-    models = fitting_models(layers, by_size=True) if named else foreign or nearest_models(layers)
+    models = fitting_models(layers, by_size=True) if fits else foreign or nearest_models(layers)
     if models:
-        raise _foreign(path, models, layers, named=[*named])
-    if not named:
-        far = {name: len(strange[name]) + len(odd[name]) for name in families}
-        raise _no_family(path, names, strange, far)
-    ordered = sorted(named, key=lambda name: not _is_native(names, named[name].layers.key_map))
-    if any_size:
-        if len(ordered) > 1 and not _is_native(names, named[ordered[0]].layers.key_map):
-            raise _several(path, ordered, ())
-        return named[ordered[0]]
-    raise _other_size(path, named[ordered[0]], odd[ordered[0]][0], others)
+        raise _foreign(path, models, layers, named=[*fits])
+    if not fits:
+        raise _no_family(path, comparison)
+    native = [n for n in fits if _is_native(comparison.names, FAMILIES[n].layers.key_map)]
+    nearest = (native or [*fits])[0]
+    if not any_size:
+        raise _other_size(path, FAMILIES[nearest], fits[nearest].odd[0], comparison.others)
+    if len(fits) > 1 and not native:
+        raise _several(path, [*fits], ())
+    return FAMILIES[nearest]
+
+
+class _Comparison(NamedTuple):
+    """An adapter file beside the families.
+
+    Attributes:
+        names: The file's layers, and what else it changes.
+        text_encoders: The text encoders that it changes.
+        unmatched: Each family to the names that it lacks.
+        fits: How the file fits the families that may be meant and lack no name; all that may be
+            meant where each lacks some.
+        others: The families that it fits without being meant, where it fits none that is.
+    """
+
+    names: list[str]
+    text_encoders: set[str]
+    unmatched: Mapping[str, list[str]]
+    fits: Mapping[str, Fit]
+    others: list[str]
+
+    def named_fits(self) -> dict[str, Fit]:
+        """The fits of families that have every name."""
+        return {name: fit for name, fit in self.fits.items() if not self.unmatched[name]}
+
+
+def _compare(
+    path: Source,
+    families: Mapping[str, Family],
+    layers: Mapping[str, int | None],
+    foreign: Sequence[Architecture],
+) -> _Comparison:
+    """Compare a file with the families that may be meant, and with all where it fits none.
+
+    Raises:
+        AdapterFileError: When the file cannot be read, or is for a model that is no family.
+    """
+    try:
+        with open_file(path) as file:
+            unmatched = {
+                name: unmatched_layers(file.layers, file.extras, family.layers.key_map)
+                for name, family in FAMILIES.items()
+            }
+            complete = [name for name in families if not unmatched[name]]
+            fits = {name: nearest_base(file, FAMILIES[name]) for name in (complete or [*families])}
+            is_fitted = complete and not all(fit.odd for fit in fits.values())
+            others = [
+                name
+                for name, family in FAMILIES.items()
+                if not is_fitted and name not in families and not unmatched[name]
+                if not nearest_base(file, family).odd
+            ]
+            names, text_encoders = [*file.layers, *file.extras], {*file.texts.values()}
+    except AdapterFileError as error:
+        # Why it cannot be read is of no interest in a file that is not for here at all.
+        models = () if own_families(layers) else foreign or nearest_models(layers)
+        raise _foreign(path, models, layers) if models else error from error
+    return _Comparison(names, text_encoders, unmatched, fits, others)
+
+
+def _without_twins(fits: Mapping[str, Fit], hint: str) -> dict[str, Fit]:
+    """Leave out the families whose adapters are taken for those of another one that fits.
+
+    They stay where the header speaks for them, or the other one has other sizes.
+    """
+
+    def stays(name: str) -> bool:
+        files = FAMILIES[name].files
+        twin = fits.get(files.twin)
+        return (
+            twin is None
+            or re.search(files.header_hint, hint) is not None
+            or (bool(twin.odd) and not fits[name].odd)
+        )
+
+    return {name: fit for name, fit in fits.items() if stays(name)}
+
+
+def _best_fits(fits: Mapping[str, Fit], text_encoders: set[str]) -> list[str]:
+    """Of the families whose sizes fit, those that fit in patches and text encoders too, if any."""
+    found = [name for name, fit in fits.items() if not fit.odd]
+    found = [name for name in found if not fits[name].patches] or found
+    return [
+        name
+        for name in found
+        if text_encoders <= FAMILIES[name].layers.key_map.text_encoders.keys()
+    ] or found
 
 
 def _of_videos(
@@ -232,7 +295,7 @@ def other_models(path: Source, family: Family | None = None) -> str:
     if family is None:
         return titles(own_families(layers) or fitting_models(layers) or nearest_models(layers))
     hint = header_hint(metadata)
-    sure = re.search(family.files.header_hint, hint) or _told(metadata) == family.name
+    sure = re.search(family.files.header_hint, hint) or _family_in_header(metadata) == family.name
     return "" if sure else titles((*_twins(path, family), *fitting_models(layers)))
 
 
@@ -419,31 +482,27 @@ def _other_size(
     )
 
 
-def _no_family(
-    path: Source, names: list[str], odd: Mapping[str, list[str]], far: Mapping[str, int]
-) -> AdapterFileError:
-    """None of the families that were asked about has every layer; another one may, of any size.
-
-    `odd` is family to the names that it lacks, `far` to how many layers it lacks or has in another
-    size.
-    """
-    nearest_one = min(far, key=far.__getitem__)
-    title = FAMILIES[nearest_one].title
-    fitted = [name for name, strange in odd.items() if not strange]
-    if fitted:
+def _no_family(path: Source, comparison: _Comparison) -> AdapterFileError:
+    """None of the families that may be meant has every layer; another one may, of any size."""
+    unmatched, names = comparison.unmatched, comparison.names
+    distances = {n: len(unmatched[n]) + len(fit.odd) for n, fit in comparison.fits.items()}
+    nearest = min(distances, key=distances.__getitem__)
+    title = FAMILIES[nearest].title
+    complete = [name for name, missing in unmatched.items() if not missing]
+    if complete:
         return AdapterFileError(
-            f"{path}: {odd[nearest_one][0]!r} is not a layer of {title}, but of "
-            + " and ".join(FAMILIES[name].title for name in fitted),
+            f"{path}: {unmatched[nearest][0]!r} is not a layer of {title}, but of "
+            + " and ".join(FAMILIES[name].title for name in complete),
             f"an adapter for {title}, as it was said to be",
-            f"Say --family {fitted[0]}, or leave it out.",
+            f"Say --family {complete[0]}, or leave it out.",
         )
-    if far[nearest_one] < len(names):
+    if distances[nearest] < len(names):
         return AdapterFileError(
-            f"{path}: {odd[nearest_one][0]!r} is not a layer of {title}, which others of its "
+            f"{path}: {unmatched[nearest][0]!r} is not a layer of {title}, which others of its "
             "layers fit",
             "an adapter of one family, whose every layer the family has",
             "Use it as it is with the program that made it. What ComfyUI makes of it: "
-            f"adapter-trainer inspect FILE --prove --family {nearest_one}.",
+            f"adapter-trainer inspect FILE --prove --family {nearest}.",
         )
     return AdapterFileError(
         f"{path}: an adapter with layers such as {names[0]!r}, of no model that is known here",
@@ -459,6 +518,6 @@ def _is_native(names: Iterable[str], key_map: KeyMap) -> bool:
     return bool(claimed) and all(is_native(name, key_map) for name in claimed)
 
 
-def _told(metadata: Mapping[str, str]) -> str | None:
+def _family_in_header(metadata: Mapping[str, str]) -> str | None:
     family = own_facts(metadata).get("family")
     return family if isinstance(family, str) else None

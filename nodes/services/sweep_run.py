@@ -17,7 +17,8 @@ from .socket_values import AdapterChoice, BaseChoice, EncodedCache, RunHandle, S
 
 if TYPE_CHECKING:
     from ...trainer_core.training.observer import Event
-    from ...trainer_core.training.sweep.sweep import SweepResult, TrialWatch
+    from ...trainer_core.training.sweep.sweep import TrialWatch
+    from ...trainer_core.training.sweep.sweep_record import SweepResult
     from ...trainer_core.training.sweep.trials import Trial
 
 _SOURCE = "grid of Train Sweep"
@@ -73,12 +74,8 @@ def train_sweep(
         BaseException: ComfyUI's own interrupt, after the state of a cancelled trial was saved.
     """
     from ...trainer_core.training.prepare.cache_manifest import read_manifest
-    from ...trainer_core.training.sweep.sweep import (
-        require_held_out,
-        run_sweep,
-        sweep_folder,
-        sweep_table,
-    )
+    from ...trainer_core.training.sweep.sweep import require_held_out, run_sweep, sweep_folder
+    from ...trainer_core.training.sweep.sweep_record import sweep_table
     from ...trainer_core.training.sweep.trials import make_trials, read_grid
 
     config = described_run(base, cache, adapter, settings, vae, own)

@@ -21,7 +21,7 @@ def sweep(arguments: Arguments) -> int:
     name, trials = file_trials(found, path, arguments.settings)
     require_inputs(trials[0].config)
     from ..training.sweep.sweep import sweep as train_sweep
-    from ..training.sweep.sweep import sweep_table
+    from ..training.sweep.sweep_record import sweep_table
 
     with watching(as_json=arguments.json) as observer:
         result = train_sweep(

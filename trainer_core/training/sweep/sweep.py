@@ -5,10 +5,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-import math
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,17 +21,13 @@ from ...filesystem.storage import (
     acquire,
     atomic_write,
     lock_holder,
-    move,
     storage_error,
-    write_json,
-    write_text,
 )
-from ...filesystem.temporary import remove_leftovers, temporary_beside
-from ...filesystem.text_files import read_object
+from ...filesystem.temporary import remove_leftovers
 from ...offload.machine import KeepingMachine, Machine
 from ..checkpoints.checkpoint import ADAPTER_FILE
 from ..checkpoints.find_checkpoint import BEST, best_step
-from ..checkpoints.run_folder import METRICS, read_record, version_number
+from ..checkpoints.run_folder import METRICS, read_record
 from ..checkpoints.run_names import CHECKPOINTS
 from ..metrics.metrics_file import read_metrics
 from ..observer import Event, Noted, Observer, RunCancelledError, RunRequests, RunStarted, StopCause
@@ -43,79 +38,18 @@ from ..setup.refusals import require_possible, require_trainable
 from ..setup.starting_point import read_start
 from ..step.processes import SingleProcess
 from .median_rule import MedianRule, curve_of
-from .trials import Trial, Values, in_words
-
-RECORD, TABLE = "sweep.json", "sweep.txt"
-ENDS = frozenset({"done", "stopped"})
-"""How a trial with an adapter ends: at its end, or by `MedianRule` or a person before it."""
+from .sweep_record import (
+    ENDS,
+    SweepResult,
+    TrialResult,
+    keep_earlier_results,
+    read_results,
+    sweep_adapter,
+    write_record,
+)
+from .trials import Trial, in_words
 
 _LOCK = "lock.json"
-
-
-@dataclass(frozen=True, slots=True)
-class TrialResult:
-    """What became of a trial.
-
-    Attributes:
-        name: The ``output.name`` of its run.
-        settings: What makes it differ.
-        identity: Names run file, base and images, so that another sweep's result is not taken.
-        status: ``waiting``, ``running``, ``cancelled``, ``failed``, or one of `ENDS`.
-        loss: The lowest one on held-out images; None where there is none.
-        best_step: Steps made when it was measured.
-        steps: Steps of a whole run.
-        seconds: Of its steps.
-        run: The folder of its version, relative to ``output.dir``.
-    """
-
-    name: str
-    settings: Values
-    identity: str
-    status: str = "waiting"
-    loss: float | None = None
-    best_step: int | None = None
-    step: int = 0
-    steps: int | None = None
-    seconds: float = 0.0
-    run: str | None = None
-    reason: str = ""
-
-
-@dataclass(slots=True)
-class SweepResult:
-    """A sweep as far as it has come.
-
-    Attributes:
-        folder: Where its record and its adapter are.
-        trials: In the order of the sweep file.
-        adapter: The best trial's adapter; None as long as none has ended.
-        best: The name of its trial.
-        cancelled: Whether it was cancelled before its last trial.
-    """
-
-    folder: Path
-    trials: list[TrialResult] = field(default_factory=list)
-    adapter: Path | None = None
-    best: str | None = None
-    cancelled: bool = False
-
-    def ranked(self) -> list[TrialResult]:
-        """All trials: of those that have ended the lowest loss first, then the others."""
-
-        def place(each: TrialResult) -> float:
-            ended = each.status in ENDS
-            return each.loss if ended and each.loss is not None else float("inf")
-
-        return sorted(self.trials, key=place)
-
-    def record(self) -> dict[str, Any]:
-        """What ``sweep.json`` says."""
-        return {
-            "ranked_by": "lowest loss on held-out images",
-            "best": self.best,
-            "adapter": self.adapter.name if self.adapter else None,
-            "trials": [{**asdict(each), "settings": dict(each.settings)} for each in self.ranked()],
-        }
 
 
 def sweep_folder(config: RunConfig, name: str, file: str = "sweep") -> Path:
@@ -183,44 +117,49 @@ def run_sweep(
         InputError: When another sweep works in the folder.
         StorageError: When the disk is full; the next start goes on.
     """
-    result = SweepResult(folder)
+    finished = ENDS if stop_hopeless else {"done"}
     with _locked(folder):
-        best, known = _known(folder / RECORD)
-        for trial in trials:
-            own = f"{content}\n{dump_config(trial.config)}"
-            identity = hashlib.sha256(own.encode()).hexdigest()
-            new = TrialResult(trial.name, trial.values, identity)
-            found = known.get(trial.name)
-            if found is not None and found.identity == new.identity:
-                new = replace(found, settings=trial.values)
-            result.trials.append(new)
-            if best == trial.name and found is not None and new.identity == found.identity:
-                # Its checkpoints may have been cleaned up since.
-                kept = _adapter_of(folder)
-                result.best, result.adapter = (best, kept) if kept.is_file() else (None, None)
-        own = {(each.name, each.identity) for each in result.trials}
-        if any(each.run and (each.name, each.identity) not in own for each in known.values()):
-            _keep_earlier(folder)
-        _choose(result)
-        _save(result)
+        result = _resume(trials, folder, content)
         for index, trial in enumerate(trials):
-            made = result.trials[index]
-            # A run that ended in the moment before it was written down is not made again.
-            ended = _collected(trial, made) if made.status == "running" else made
-            over = ENDS if stop_hopeless else {"done"}
-            if made.status in over:
+            before = result.trials[index]
+            if before.status in finished:
                 continue
-            if ended.status not in over:
+            # A run that ended in the moment before it was recorded is not trained again.
+            after = _collected(trial, before) if before.status == "running" else before
+            if after.status not in finished:
                 rule = _rule(trials, result.trials[:index]) if stop_hopeless else None
-                ended = _trained(trial, result, index, begin, rule)
-            result.trials[index] = ended
-            if ended.name == result.best and ended.best_step != made.best_step:
+                after = _trained(trial, result, index, begin, rule)
+            result.trials[index] = after
+            if after.name == result.best and after.best_step != before.best_step:
                 result.best = None  # it went on, and has a better adapter
             _choose(result)
-            _save(result)
-            if ended.status == "cancelled":
+            write_record(result)
+            if after.status == "cancelled":
                 result.cancelled = True
                 break
+    return result
+
+
+def _resume(trials: Sequence[Trial], folder: Path, content: str) -> SweepResult:
+    """Take over the recorded results of the same trials; results of others are kept apart."""
+    result, (best, recorded) = SweepResult(folder), read_results(folder)
+    taken_over = set()
+    for trial in trials:
+        text = f"{content}\n{dump_config(trial.config)}"
+        identity = hashlib.sha256(text.encode()).hexdigest()
+        earlier = recorded.get(trial.name)
+        if earlier is None or earlier.identity != identity:
+            result.trials.append(TrialResult(trial.name, trial.values, identity))
+            continue
+        taken_over.add(trial.name)
+        result.trials.append(replace(earlier, settings=trial.values))
+        # The checkpoints of the best trial may have been removed since.
+        if best == trial.name and sweep_adapter(folder).is_file():
+            result.best, result.adapter = best, sweep_adapter(folder)
+    if any(each.run and each.name not in taken_over for each in recorded.values()):
+        keep_earlier_results(folder)
+    _choose(result)
+    write_record(result)
     return result
 
 
@@ -231,7 +170,7 @@ def _trained(
 
     def note(**facts: Any) -> None:
         result.trials[index] = replace(result.trials[index], **facts)
-        _save(result)
+        write_record(result)
 
     place = Path(trial.config.output.dir)
     note(status="running", reason="")
@@ -297,59 +236,9 @@ def _choose(result: SweepResult) -> None:
             continue
         file = version / CHECKPOINTS / f"{step:06d}" / ADAPTER_FILE
         if file.is_file():
-            result.best, result.adapter = each.name, _adapter_of(result.folder)
+            result.best, result.adapter = each.name, sweep_adapter(result.folder)
             atomic_write(result.adapter, functools.partial(shutil.copyfile, file))
             return
-
-
-def _adapter_of(folder: Path) -> Path:
-    return folder / f"{folder.name.removesuffix('_sweep')}.safetensors"
-
-
-def _keep_earlier(folder: Path) -> None:
-    """Copy the record and the adapter of trials with other settings out of the way."""
-    number = 0
-    while (target := folder / f"earlier_{number}").exists():
-        number += 1
-    try:
-        with temporary_beside(target, ending="") as draft:
-            draft.mkdir()
-            for file in (folder / RECORD, folder / TABLE, _adapter_of(folder)):
-                if file.is_file():
-                    shutil.copyfile(file, draft / file.name)
-            move(draft, target)
-    except OSError as error:
-        raise storage_error(target, error) from error
-
-
-def _save(result: SweepResult) -> None:
-    write_json(result.folder / RECORD, result.record())
-    write_text(result.folder / TABLE, sweep_table(result) + "\n")
-
-
-def sweep_table(result: SweepResult) -> str:
-    """The trials, the best first, as text."""
-    rows = [("", "settings", "held-out loss", "at step", "steps", "seconds", "status")]
-    rows += [
-        (
-            "*" if each.name == result.best else "",
-            in_words(each.settings),
-            "-" if each.loss is None else f"{each.loss:.5g}",
-            "-" if each.best_step is None else str(each.best_step),
-            f"{each.step}/{each.steps}" if each.steps else "-",
-            f"{each.seconds:.1f}",
-            f"{each.status}: {each.reason}" if each.reason else each.status,
-        )
-        for each in result.ranked()
-    ]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    ]
-    if result.adapter:
-        lines.append(f"best: {result.best}, copied to {result.adapter}")
-    return "\n".join(lines)
 
 
 @contextlib.contextmanager
@@ -371,65 +260,6 @@ def _locked(folder: Path) -> Iterator[None]:
     with lock:
         remove_leftovers(folder)
         yield
-
-
-def _known(path: Path) -> tuple[Any, dict[str, TrialResult]]:
-    """What an earlier start has written down: the best trial's name, and all by their names.
-
-    Raises:
-        InputError: When it is not a record of a sweep.
-    """
-    if not path.exists():
-        return None, {}
-
-    def refuse(reason: str) -> InputError:
-        return InputError(
-            f"{path} cannot be read ({reason})",
-            "the record that a sweep keeps",
-            "Remove it: trials that have ended are then trained no further, but looked at again.",
-        )
-
-    found = read_object(path, refuse)
-    try:
-        results = [TrialResult(**each) for each in found["trials"]]
-    except (TypeError, LookupError) as error:
-        raise refuse(str(error)) from error
-    for each in results:
-        if wrong := [key for key, fits in _FITS.items() if not fits(getattr(each, key))]:
-            raise refuse(f"{wrong[0]} of a trial is {str(getattr(each, wrong[0]))[:80]!r}")
-        if each.run is not None:
-            name, _, version = each.run.rpartition("/")
-            if name != each.name or version_number(Path(version)) < 0:
-                raise refuse(f"run of the trial {each.name[:80]} is {each.run[:80]!r}")
-    return found.get("best"), {each.name: each for each in results}
-
-
-def _is_count(value: Any) -> bool:
-    return type(value) is int and value >= 0
-
-
-def _is_number(value: Any) -> bool:
-    return type(value) in {int, float} and abs(value) < math.inf
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-_FITS: Mapping[str, Callable[[Any], bool]] = {
-    "name": _is_text,
-    "settings": lambda value: isinstance(value, dict),
-    "identity": _is_text,
-    "status": lambda value: value in ("waiting", "running", "cancelled", "failed", *ENDS),
-    "loss": lambda value: value is None or _is_number(value),
-    "best_step": lambda value: value is None or _is_count(value),
-    "step": _is_count,
-    "steps": lambda value: value is None or _is_count(value),
-    "seconds": _is_number,
-    "run": lambda value: value is None or _is_text(value),
-    "reason": _is_text,
-}
-"""What a value of a `TrialResult` may be; its file may come from anybody."""
 
 
 class _TrialObserver:

@@ -47,7 +47,11 @@ class ApplyAdapter(io.ComfyNode):
     ) -> io.NodeOutput:
         from ..host.adapter_patches import with_adapter
 
-        return io.NodeOutput(*with_adapter(model, clip, lora, strength_model, strength_clip))
+        return io.NodeOutput(
+            *with_adapter(
+                model, clip, lora, strength_model=strength_model, strength_clip=strength_clip
+            )
+        )
 
 
 def _strength(name: str, of: str) -> io.Input:

@@ -95,6 +95,8 @@ class CacheEmbeddings(io.ComfyNode):
         comfy_host.require_libraries()
         options = section_values(cls.SETTINGS, inputs)
         node_id = str(cls.hidden.unique_id)
-        cache = encode(node_id, dataset, base, clip, vae, previews, options)
+        cache = encode(
+            node_id, dataset, base, clip=clip, vae=vae, previews=previews, options=options
+        )
         WATCH.missing_count(comfy_host.cache_folder())
         return io.NodeOutput(cache)

@@ -97,5 +97,7 @@ class CompareCheckpoints(io.ComfyNode):
 
         comfy_host.require_libraries()
         node_id, chosen = str(cls.hidden.unique_id), (checkpoints, strengths)
-        *outputs, shown = compare_run(node_id, base, previews, run, chosen, clip, vae, clip_vision)
+        *outputs, shown = compare_run(
+            node_id, base, previews, run=run, chosen=chosen, clip=clip, vae=vae, vision=clip_vision
+        )
         return io.NodeOutput(*outputs, ui=shown)

@@ -81,6 +81,12 @@ class PreviewAdapter(io.ComfyNode):
 
         comfy_host.require_libraries()
         images = preview_by_hand(
-            str(cls.hidden.unique_id), base, previews, lora, clip, vae, strength
+            str(cls.hidden.unique_id),
+            base,
+            previews,
+            lora=lora,
+            clip=clip,
+            vae=vae,
+            strength=strength,
         )
         return io.NodeOutput(images)

@@ -68,5 +68,7 @@ class SaveRunFile(io.ComfyNode):
         comfy_host.require_libraries()
         own = section_values(RUN_SETTINGS, inputs)
         output = str(comfy_host.output_folder())
-        config = training_config(base, cache, adapter, settings, own, output, can_preview=True)
+        config = training_config(
+            base, cache, adapter, settings=settings, own=own, output=output, can_preview=True
+        )
         return io.NodeOutput(str(save_run_file(config, copy_cache=copy_cache)))

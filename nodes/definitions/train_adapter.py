@@ -102,7 +102,15 @@ class TrainAdapter(sockets.TrainingNode):
         own = {**section_values(RUN_SETTINGS, inputs), "resume": begin}
         node_id = str(cls.hidden.unique_id)
         handle, losses = run_training(
-            node_id, base, cache, adapter, settings, vae, own, cls.workflow(), keep_in_loras
+            node_id,
+            base,
+            cache,
+            adapter=adapter,
+            settings=settings,
+            vae=vae,
+            own=own,
+            workflow=cls.workflow(),
+            keep_in_loras=keep_in_loras,
         )
         return cls.hand_on(inputs["name"], handle, losses)
 

@@ -106,7 +106,9 @@ class TrainQuick(sockets.TrainingNode):
         answers = Answers(
             **inputs, loader=prompt_under_check.loader_of(cls.hidden.prompt, node_id, "model")
         )
-        connected = Connected(model, clip, vae, other_expert, clip_vision, audio_vae)
+        connected = Connected(
+            model, clip, vae, other_expert=other_expert, vision=clip_vision, audio=audio_vae
+        )
         handle, losses = run_quick(node_id, answers, connected, cls.workflow())
         return cls.hand_on(inputs["name"], handle, losses)
 
@@ -118,7 +120,12 @@ def _check(inputs: Mapping[str, Any]) -> None:
         linked = prompt_under_check.links(comfy_host.current_node())
         name = inputs.get("name", "")
         answers = Answers(
-            inputs["folder"], inputs["base"], inputs["goal"], "", name, inputs["trigger_word"]
+            inputs["folder"],
+            inputs["base"],
+            inputs["goal"],
+            quality="",
+            name=name,
+            trigger_word=inputs["trigger_word"],
         )
         sockets_of_models = ("model", "clip", "vae")
         check_answers(answers, [socket for socket in sockets_of_models if socket not in linked])

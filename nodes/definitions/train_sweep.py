@@ -88,6 +88,15 @@ class TrainSweep(sockets.TrainingNode):
         own, node_id = section_values(RUN_SETTINGS, inputs), str(cls.hidden.unique_id)
         workflow = cls.workflow()
         handle, losses, table = train_sweep(
-            node_id, base, cache, adapter, settings, vae, own, workflow, grid, stops=stop_hopeless
+            node_id,
+            base,
+            cache,
+            adapter=adapter,
+            settings=settings,
+            vae=vae,
+            own=own,
+            workflow=workflow,
+            grid=grid,
+            stops=stop_hopeless,
         )
         return cls.hand_on(inputs["name"], handle, losses, table)

@@ -191,7 +191,9 @@ def seeing_text(clip: Clip | None, title: str) -> GraphText | None:
         if graph.clip.see is not None and variant in graph.controls:
             with contextlib.suppress(InputError):
                 require_fitting_clip(clip, graph.clip)
-                return GraphText(clip, graph.clip, variant, graph.controls[variant], None)
+                return GraphText(
+                    clip, graph.clip, variant, controls=graph.controls[variant], text_length=None
+                )
     return None
 
 
@@ -401,7 +403,9 @@ class GraphEncoders:
         clip = require(self.clip, "CLIP", "to encode captions", spec.remedy)
         length = self.text_length or spec.text_length
         controls = self.spec.controls[self.variant]
-        return GraphText(clip, spec, self.variant, controls, length, self.trained)
+        return GraphText(
+            clip, spec, self.variant, controls=controls, text_length=length, trained=self.trained
+        )
 
     def _image(self, purpose: str) -> GraphVae:
         spec = self.spec.vae
@@ -449,4 +453,13 @@ def graph_encoders(
     if vae is not None:
         require_fitting_vae(vae, spec.vae)
     trained = family.text.trainable if location.reads_tokens else None
-    return GraphEncoders(family.name, spec, variant, clip, vae, text_length, on_close, trained)
+    return GraphEncoders(
+        family.name,
+        spec,
+        variant,
+        clip=clip,
+        vae=vae,
+        text_length=text_length,
+        on_close=on_close,
+        trained=trained,
+    )

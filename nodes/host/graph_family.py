@@ -67,7 +67,7 @@ def graph_family(
         found = GraphModel(plain)
         require_audio_vae(audio, found, rate)
         heard = None if audio is None else AudioVae(audio, found.sound_scale)
-        family = _family(found, model, clip, work, other, heard)
+        family = _family(found, model, clip, work=work, other=other, heard=heard)
     if heard is None or family.lent is None or family.clips is None:
         return family
     sound = heard.lent(rate or family.clips.rate, always=found.needs_sound)
@@ -120,7 +120,12 @@ def _family(
     if found.needs_sound and heard is not None and found.clips is not None:
         silence = Silence(found.clips, functools.cache(heard.silence))
     predict = GraphPredict(
-        found.patcher, found.space.dimensions, found.straight, found.guided, text, silence
+        found.patcher,
+        found.space.dimensions,
+        found.straight,
+        guided=found.guided,
+        text=text,
+        silence=silence,
     )
     names = graph_model_layers.key_map(denoiser)
     header = graph_model_layers.header_names(denoiser, found.kind)
@@ -128,7 +133,7 @@ def _family(
     references = (_EDIT,) if found.takes_references else ()
     steered = ("edit",) if found.steered else ()
     room = 0 if work is None else found.room(*work)
-    lent = replace(_given(found, model, lists, room, predict), other=other)
+    lent = replace(_given(found, model, lists, room=room, predict=predict), other=other)
     variants = ("generate", *references, *steered)
     family = lent_family(
         lent, predict, names if text is None else text.with_names(names), found.size_multiple

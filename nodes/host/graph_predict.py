@@ -165,7 +165,11 @@ class GraphPredict:
             def read() -> None:
                 self.references.require(
                     lambda shown: self._predicted(
-                        noisy[:1], sigma[:1], conditionings[:1], first if shown else [], guidance
+                        noisy[:1],
+                        sigma[:1],
+                        conditionings[:1],
+                        controls=first if shown else [],
+                        guidance=guidance,
                     ),
                     type(self.patcher.model).__name__,
                     noisy.device,
@@ -179,7 +183,9 @@ class GraphPredict:
                     # A patch that draws, as of merged tokens, draws the same in each pass.
                     with borrowed_random_state(x.device):
                         seed_generators(0, x.device)
-                        return self._predicted(x, level, texts, shown, guidance, exact=exact)
+                        return self._predicted(
+                            x, level, texts, controls=shown, guidance=guidance, exact=exact
+                        )
 
                 references = self.references if controls else None
                 with evaluating(transformer):
@@ -192,7 +198,9 @@ class GraphPredict:
             if controls:
                 read()
             exact = torch.is_grad_enabled()
-            return self._predicted(noisy, sigma, conditionings, controls, guidance, exact=exact)
+            return self._predicted(
+                noisy, sigma, conditionings, controls=controls, guidance=guidance, exact=exact
+            )
 
     def _predicted(
         self,
@@ -232,7 +240,7 @@ class GraphPredict:
             x = join_streams(x, sound.float())
         found: list[Tensor | None] = [None] * len(x)
         heard: list[Tensor | None] = [None] * len(x)
-        for rows, conds in self._passes(x, level, wanted, clean, shapes):
+        for rows, conds in self._passes(x, level, wanted, clean=clean, shapes=shapes):
             output = self._apply(x[rows], level[rows], conds, exact=exact)
             own, of_sound = part_streams(output, beside)
             for place, row in enumerate(rows):
@@ -311,7 +319,12 @@ class GraphPredict:
         passes: list[tuple[list[int], list[Any]]] = []
         for row, entry in enumerate(wanted):
             prepared = self._prepared(
-                samplers, x[row : row + 1], level[row : row + 1], entry, clean[row], shapes
+                samplers,
+                x[row : row + 1],
+                level[row : row + 1],
+                entry=entry,
+                clean=clean[row],
+                shapes=shapes,
             )
             for rows, sharing in passes:
                 if self._share(samplers, sharing[0], prepared):

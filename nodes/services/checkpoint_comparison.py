@@ -81,10 +81,10 @@ def compare_run(
                 config,
                 columns,
                 make_source,
-                comfy_host.interrupted,
-                ComfyMachine(),
-                progress,
-                family_of(base, clip),
+                stop=comfy_host.interrupted,
+                machine=ComfyMachine(),
+                notify=progress,
+                family=family_of(base, clip),
             )
         except SamplingStopped:
             comfy_host.raise_interrupted()

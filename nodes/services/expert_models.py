@@ -86,7 +86,7 @@ def expert_of(found: GraphModel, inputs: ExpertInputs) -> Expert | None:
     border = _BORDER_OF_IMAGE_TO_VIDEO if to_video else _BORDER
     levels = (min(border, switch), 1.0) if begins else (0.0, max(border, switch))
     rounded = round(levels[0], 3), round(levels[1], 3)
-    return Expert(begins, inputs.switch_at, rounded, found.config, inputs.other)
+    return Expert(begins, inputs.switch_at, rounded, config=found.config, other=inputs.other)
 
 
 def may_be_expert(model: Any) -> bool:

@@ -160,7 +160,9 @@ def source_of(
     from ..host.family_encoders import graph_encoders
 
     length = base.values.get("text_length")
-    return lambda family, location: graph_encoders(family, location, clip, vae, length, on_close)
+    return lambda family, location: graph_encoders(
+        family, location, clip, vae=vae, text_length=length, on_close=on_close
+    )
 
 
 def family_of(base: BaseChoice, clip: Any = None, config: RunConfig | None = None) -> Family | None:
@@ -236,9 +238,19 @@ def encode(
         within = comfy_host.allowed_folders()
         machine = ComfyMachine()
         where, family = SingleProcess(device), family_of(base, trained_clip)
-        prepared = prepare(config, observer, where, make_source, within, machine, family)
+        prepared = prepare(
+            config,
+            observer,
+            where,
+            make_source=make_source,
+            within=within,
+            machine=machine,
+            family=family,
+        )
         manifest = save_manifest(config, prepared)
-    return EncodedCache(manifest, base, dataset, previews, trained_clip, marks)
+    return EncodedCache(
+        manifest, base, dataset, previews=previews, trained_clip=trained_clip, marks=marks
+    )
 
 
 def _require_trainable(config: RunConfig, base: BaseChoice, clip: Any) -> None:
@@ -271,9 +283,17 @@ def run_training(
         TrainerError: When the input is wrong or the run failed; the last good state is on disk.
         BaseException: ComfyUI's own interrupt, after the state of a cancelled run was saved.
     """
-    config = described_run(base, cache, adapter, settings, vae, own)
+    config = described_run(base, cache, adapter, settings=settings, vae=vae, own=own)
     observer = observer or NodeObserver(node_id, config.output.name, trains=True, queued=workflow)
-    return train_described(config, base, cache, vae, workflow, keep_in_loras, observer)
+    return train_described(
+        config,
+        base,
+        cache,
+        vae=vae,
+        workflow=workflow,
+        keep_in_loras=keep_in_loras,
+        observer=observer,
+    )
 
 
 def described_run(
@@ -286,7 +306,9 @@ def described_run(
 ) -> RunConfig:
     """The run file of a node's inputs, as `run_training` takes them."""
     output, can_preview = str(comfy_host.output_folder()), base.embedded or vae is not None
-    return training_config(base, cache, adapter, settings, own, output, can_preview=can_preview)
+    return training_config(
+        base, cache, adapter, settings=settings, own=own, output=output, can_preview=can_preview
+    )
 
 
 def train_described(
@@ -324,7 +346,16 @@ def train_described(
         where, family = SingleProcess(device), family_of(base, cache.trained_clip, config)
         source = source_of(cache.trained_clip, vae, base, rate=config.dataset.fps)
         with _promised(observer.continuation):
-            result = train(config, observer, where, source, texts, within, machine, family)
+            result = train(
+                config,
+                observer,
+                where,
+                make_source=source,
+                workflow=texts,
+                within=within,
+                machine=machine,
+                family=family,
+            )
     # In its last step a cancelled run is done; the nodes behind it must not run all the same.
     if result.status == "cancelled" or observer.cancelled():
         comfy_host.raise_interrupted()
@@ -487,7 +518,13 @@ def preview_by_hand(
         try:
             family = family_of(base, clip)
             for pixels in sample_prompts(
-                config, adapter, strength, make_source, stop, ComfyMachine(), family
+                config,
+                adapter,
+                strength,
+                make_source=make_source,
+                stop=stop,
+                machine=ComfyMachine(),
+                family=family,
             ):
                 frames = (pixels / 2 + 0.5).clamp(0, 1).movedim(-3, -1).float().cpu()
                 images += frames.reshape(-1, *frames.shape[-3:])

@@ -78,7 +78,7 @@ def train_sweep(
     from ...trainer_core.training.sweep.sweep_record import sweep_table
     from ...trainer_core.training.sweep.trials import make_trials, read_grid
 
-    config = described_run(base, cache, adapter, settings, vae, own)
+    config = described_run(base, cache, adapter, settings=settings, vae=vae, own=own)
     combinations = read_grid(grid, _SOURCE)
     values = config.model_dump(mode="json")
     make = functools.partial(load_config, values)
@@ -88,7 +88,15 @@ def train_sweep(
     def begin(trial: Trial, watch: TrialWatch) -> str:
         comfy_host.show_text(node_id, f"trial {1 + trials.index(trial)} of {len(trials)}")
         observer = _TrialObserver(node_id, trial, watch)
-        train_described(trial.config, base, cache, vae, workflow, 0, observer)
+        train_described(
+            trial.config,
+            base,
+            cache,
+            vae=vae,
+            workflow=workflow,
+            keep_in_loras=0,
+            observer=observer,
+        )
         return "done"
 
     result = run_sweep(

@@ -15,6 +15,9 @@ FILE_LINES = 500
 FUNCTION_LINES = 60
 PACKED = 3
 """Values such as those of a size or a place are passed together."""
+POSITIONAL, POSITIONAL_LEFT = 4, 72
+"""Values that a call passes without their names; calls that pass more, which may only fall: rows
+of tables, operators of torch, functions that are known by their type alone."""
 VAGUE_NAMES = {"told", "said", "given", "asked", "begun", "seen", "these"}
 VAGUE_NAMES_LEFT = 2
 """Values of the product that are still called so; the number may only fall."""
@@ -91,6 +94,18 @@ def test_no_call_hides_its_arguments_in_a_packed_tuple():
         for line in splats(function)
     }
     assert sorted(found) == []
+
+
+def test_calls_name_their_values():
+    found = [
+        f"{source.path}:{node.lineno}"
+        for folder in ("trainer_core", "nodes")
+        for source in sources(folder)
+        for node in ast.walk(source.tree)
+        if isinstance(node, ast.Call) and len(node.args) > POSITIONAL
+        if not any(isinstance(each, ast.Starred) for each in node.args)
+    ]
+    assert len(found) == POSITIONAL_LEFT
 
 
 def test_names_say_a_concept():

@@ -158,7 +158,16 @@ def _factors(state: AdapterState) -> list[int]:
 
 def _fits(name: str, module: nn.Module, layer: LayerState, config: AdapterConfig) -> bool:
     inputs, outputs, kernel = layer_sizes(module)
-    plan = LayerPlan(name, name, inputs, outputs, layer.rank, layer.alpha, config, kernel)
+    plan = LayerPlan(
+        name,
+        name,
+        inputs,
+        outputs=outputs,
+        rank=layer.rank,
+        alpha=layer.alpha,
+        config=config,
+        kernel=kernel,
+    )
     return follows_rule(plan, layer)
 
 

@@ -341,15 +341,17 @@ def attach(
     _refuse_adapted(module)
     chosen = config.targets if targets is None else targets
     known = presets or FALLBACK_PRESETS
-    selection = _select(module, config, chosen, known, unused, convolutional)
+    selection = _select(
+        module, config, chosen, presets=known, unused=unused, convolutional=convolutional
+    )
     check_bases(module, selection.layers)
     selection, wholes = join_parts(selection, whole)
     plans = plan_layers(selection.layers, config, outlines)
     expressions = [compile_pattern(each, "the family's shared inputs") for each in shared]
     restoration = Restoration(module)
     jobs = [Job(selection.layers[plan.name], plan, seed) for plan in plans]
-    layers = _inject(module, config, jobs, restoration, wholes)
-    adapter = AttachedAdapter(module, config, layers, restoration, selection)
+    layers = _inject(module, config, jobs, restoration=restoration, wholes=wholes)
+    adapter = AttachedAdapter(module, config, layers, restoration=restoration, selection=selection)
     adapter.wholes = wholes
     adapter.notes = () if outlines else KINDS[config.kind].notes(plans)
     adapter.plans = plans
@@ -401,5 +403,11 @@ def _select(
     if isinstance(targets, Mapping):
         return select_modules(index, targets)
     return select(
-        index, targets, presets, unused, config.include, config.exclude, convolutional=convolutional
+        index,
+        targets,
+        presets,
+        unused=unused,
+        include=config.include,
+        exclude=config.exclude,
+        convolutional=convolutional,
     )

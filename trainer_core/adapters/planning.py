@@ -51,7 +51,16 @@ def plan_layers(
 def _given_plan(name: str, layer: Layer, state: LayerState, config: AdapterConfig) -> LayerPlan:
     """The plan of a layer whose factors are given."""
     inputs, outputs, kernel = layer_sizes(layer.module)
-    plan = LayerPlan(name, layer.paths[0], inputs, outputs, state.rank, state.alpha, config, kernel)
+    plan = LayerPlan(
+        name,
+        layer.paths[0],
+        inputs,
+        outputs=outputs,
+        rank=state.rank,
+        alpha=state.alpha,
+        config=config,
+        kernel=kernel,
+    )
     if follows_rule(plan, state):
         return plan
     shapes = {factor: tuple(tensor.shape) for factor, tensor in state.tensors.items()}
@@ -78,7 +87,16 @@ def _new_plans(layers: Mapping[str, Layer], config: AdapterConfig) -> Iterator[L
             # Scale alpha / sqrt(rank), said by the rule that every reader has: alpha / rank.
             alpha *= math.sqrt(rank)
         stored = _as_stored(alpha, name)
-        plan = LayerPlan(name, layer.paths[0], inputs, outputs, rank, stored, config, kernel)
+        plan = LayerPlan(
+            name,
+            layer.paths[0],
+            inputs,
+            outputs=outputs,
+            rank=rank,
+            alpha=stored,
+            config=config,
+            kernel=kernel,
+        )
         _check_rank(plan, "adapter.rank_pattern" if name in ranks else "adapter.rank")
         yield plan
 

@@ -91,7 +91,7 @@ def _published(
     fits = _without_twins(fits, hint)
     found = _best_fits(fits, comparison.text_encoders)
     if searched:
-        found = _chosen(path, found, foreign, layers, comparison.names, hint)
+        found = _chosen(path, found, foreign, layers=layers, names=comparison.names, hint=hint)
     if len(found) == 1:
         return FAMILIES[found[0]]
     if found:
@@ -164,7 +164,7 @@ def _compare(
         # Why it cannot be read is of no interest in a file that is not for here at all.
         models = () if own_families(layers) else foreign or nearest_models(layers)
         raise _foreign(path, models, layers) if models else error from error
-    return _Comparison(names, text_encoders, unmatched, fits, others)
+    return _Comparison(names, text_encoders, unmatched, fits=fits, others=others)
 
 
 def _without_twins(fits: Mapping[str, Fit], hint: str) -> dict[str, Fit]:

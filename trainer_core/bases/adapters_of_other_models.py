@@ -161,9 +161,13 @@ _REFINED = "(layers|noise_refiner|context_refiner)"
 _COGS = f"attn1_{_OWN}|{_FEED}"
 
 ARCHITECTURES: tuple[Architecture, ...] = (
-    _unet("Stable Diffusion 1.x", _SMALL_UNET, "0", 768, r"sdv1|sd15|stablediffusionv1"),
-    _unet("Stable Diffusion 2.x", _SMALL_UNET, "0", 1024, r"sdv2|sd2|stablediffusionv2"),
-    _unet("SDXL", _LARGE_UNET, r"\d", 2048, r"sdxl|xlv1|xlbase"),
+    _unet(
+        "Stable Diffusion 1.x", _SMALL_UNET, "0", context=768, hint=r"sdv1|sd15|stablediffusionv1"
+    ),
+    _unet(
+        "Stable Diffusion 2.x", _SMALL_UNET, "0", context=1024, hint=r"sdv2|sd2|stablediffusionv2"
+    ),
+    _unet("SDXL", _LARGE_UNET, r"\d", context=2048, hint=r"sdxl|xlv1|xlbase"),
     Architecture(
         "Stable Diffusion 3 or 3.5",
         {
@@ -283,18 +287,18 @@ ARCHITECTURES: tuple[Architecture, ...] = (
             )
         },
         (2048, 4096),
-        "(audio_)?(proj_in|proj_out|patchify_proj|time_embed|caption_projection|adaln_single).*"
+        others="(audio_)?(proj_in|proj_out|patchify_proj|time_embed|caption_projection|adaln_single).*"
         "|av_.*",
-        {r"transformer_blocks_\d+_attn2_to_[kv]": (2048, 4096)},
-        "ltx",
+        inputs={r"transformer_blocks_\d+_attn2_to_[kv]": (2048, 4096)},
+        hint="ltx",
     ),
     Architecture(
         "Cosmos",
         {"transformer_blocks": (28, f"{_CROSS}|{_FEED}|norm[123]_linear_[12]")},
         (4096,),
-        _TRANSFORMER,
-        {r"transformer_blocks_\d+_attn2_to_[kv]": (1024,)},
-        "cosmos",
+        others=_TRANSFORMER,
+        inputs={r"transformer_blocks_\d+_attn2_to_[kv]": (1024,)},
+        hint="cosmos",
     ),
     Architecture(
         "Anima or Cosmos-Predict2",
@@ -308,10 +312,10 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         others="llm_adapter_.*|t_embedder_.*|x_embedder_.*|final_layer_.*",
         hint=r"anima(?!te)|cosmospredict",
     ),
-    _transformer("PixArt", 28, f"{_CROSS}|{_FEED}", (1152,), "pixart"),
-    _transformer("Sana", 60, _CROSS, (1152, 2240), "sana"),
-    _transformer("CogVideoX", 42, f"{_COGS}|norm[12]_linear", (1920, 3072), "cogvideo"),
-    _transformer("CogView", 30, f"{_COGS}|norm1_linear", (2560, 4096), "cogview"),
+    _transformer("PixArt", 28, f"{_CROSS}|{_FEED}", widths=(1152,), hint="pixart"),
+    _transformer("Sana", 60, _CROSS, widths=(1152, 2240), hint="sana"),
+    _transformer("CogVideoX", 42, f"{_COGS}|norm[12]_linear", widths=(1920, 3072), hint="cogvideo"),
+    _transformer("CogView", 30, f"{_COGS}|norm1_linear", widths=(2560, 4096), hint="cogview"),
     Architecture(
         "Mochi",
         {

@@ -71,7 +71,9 @@ def locate_base(
         _check_transformer(folder, part, settings.path, family)
         made_for = family.files.folder.pipelines[_pipeline(folder)] or ""
         edits = partial(_folder_variant, family, folder)
-        variant = _settle_variant(settings.variant, family, has_controls, edits, made_for)
+        variant = _settle_variant(
+            settings.variant, family, has_controls, edit_variant=edits, made_for=made_for
+        )
     encoders = local_folder(settings.encoders, "base.encoders") if settings.encoders else folder
     if not is_whole(folder, "scheduler"):
         check_part(encoders, "scheduler", "base.path")
@@ -81,7 +83,7 @@ def locate_base(
     part = part or DENOISERS[0]
     if parts and family.files.folder.sees(file, folder / part):
         parts = (*parts, *family.files.folder.seeing_parts)
-    _check_parts(settings, family, file, encoders, parts)
+    _check_parts(settings, family, file, encoders=encoders, parts=parts)
     text_length = settings.text_length or family.text.length
     location = BaseLocation(
         folder=folder,
@@ -109,10 +111,14 @@ def _lent_location(
 ) -> BaseLocation:
     """The place of a denoiser that has none: it is in memory."""
     edits = lambda: family.variants[-1]  # noqa: E731 - the one that is not generate
-    variant = _settle_variant(settings.variant, family, has_controls, edits, "")
+    variant = _settle_variant(
+        settings.variant, family, has_controls, edit_variant=edits, made_for=""
+    )
     nowhere = Path(denoiser.title)
     text_length, identity = settings.text_length or family.text.length, denoiser.fingerprint
-    location = BaseLocation(nowhere, nowhere, variant, text_length, identity, embedded=False)
+    location = BaseLocation(
+        nowhere, nowhere, variant, text_length=text_length, identity=identity, embedded=False
+    )
     if to_train:
         refuse_distilled(settings, family, location)
     return location
@@ -145,7 +151,9 @@ def _open_file(
     if found != family.name:
         raise _wrong_family(f"base.path: {path} is a file of {found}", family.title, family)
     made_for = family.files.single_file.edit_variant(file)
-    variant = _settle_variant(settings.variant, family, has_controls, lambda: made_for, made_for)
+    variant = _settle_variant(
+        settings.variant, family, has_controls, edit_variant=lambda: made_for, made_for=made_for
+    )
     spec = family.files.single_file
     return spec.configs / spec.config_of(file, variant), variant
 

@@ -145,7 +145,11 @@ def _layer_changes(
                 "parts that share the rows of the fused layer as in the family's other bases",
                 "Choose the base that the adapter was trained on.",
             )
-        yield module, places[module], partial(_part_change, base, state, name, cut, strength)
+        yield (
+            module,
+            places[module],
+            partial(_part_change, base, state, name, cut=cut, strength=strength),
+        )
 
 
 def _place(base: BaseWeights, name: str) -> Place:
@@ -229,7 +233,7 @@ def made_tensors(
     """
     for (path, name), own in jobs.items():
         if path == file.path:
-            yield name, _merge_tensor(file, name, own, dtype, rounding)
+            yield name, _merge_tensor(file, name, own, dtype=dtype, rounding=rounding)
 
 
 def _merge_tensor(
@@ -260,9 +264,11 @@ def _merge_tensor(
         if not whole and not bool(change[part].any()):
             continue  # adding zero would turn a negative zero round
         own = None if new_scale is None else _of_rows(new_scale, part)
-        values[part] = _rounded_sum(before[part], change[part], own, wanted, generator)
+        values[part] = _rounded_sum(
+            before[part], change[part], own, dtype=wanted, generator=generator
+        )
     after = _numbers(values, new_scale, before.dtype)
-    _refuse_infinite(file.path, name, before, change, after, wanted)
+    _refuse_infinite(file.path, name, before, change=change, after=after, dtype=wanted)
     places = {job.title: slice(*job.place.rows) for job in jobs}
     losses = {k: rounding_loss(before[p], change[p], after[p]) for k, p in places.items()}
     return Merged(values, new_scale, rescaled, losses)
@@ -362,7 +368,15 @@ def _extra_changes(
                 rows = slice(start, start + place.shape[0])
                 start = rows.stop
                 own = title if len(found) == 1 else f"{title} ({place.name})"
-                change = partial(_change, state.extras, native, ending, rows, swapped, strength)
+                change = partial(
+                    _change,
+                    state.extras,
+                    native,
+                    ending,
+                    rows=rows,
+                    swapped=swapped,
+                    strength=strength,
+                )
                 yield own, place, change
 
 

@@ -32,7 +32,7 @@ def read_base_adapters(settings: BaseSection, family: Family) -> tuple[BaseAdapt
         with _told(place, each, family):
             state = read_of_family(Path(each.path), family)
         name = Path(each.path).name
-        found.append(BaseAdapterFile(place, name, state, each.strength, each.when))
+        found.append(BaseAdapterFile(place, name, state, strength=each.strength, when=each.when))
     return tuple(found)
 
 
@@ -46,7 +46,9 @@ def outline_base_adapters(settings: BaseSection, family: Family) -> tuple[BaseAd
         ):
             name = Path(each.path).name
             state = _outlines(adapter)
-            found.append(BaseAdapterFile(place, name, state, each.strength, each.when))
+            found.append(
+                BaseAdapterFile(place, name, state, strength=each.strength, when=each.when)
+            )
     return tuple(found)
 
 

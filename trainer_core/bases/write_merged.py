@@ -73,14 +73,18 @@ def merge_into_base(
             "adapters without layers", "at least one layer to merge", "Name another adapter."
         )
     _refuse_packed(base)
-    work = _Work(jobs, DTYPES[dtype], rounding, progress, replace)
+    work = _Work(jobs, DTYPES[dtype], rounding, progress=progress, replace=replace)
     if base.is_folder:
         _write_folder(base, target, work)
     else:
         _write_file(base.files[0], base.family.files.single_file.markers, target, work)
     stored = sorted(set(work.stored.values()))
     return MergeReport(
-        target, base.family.name, dict(work.losses), tuple(work.rescaled), tuple(stored)
+        target,
+        base.family.name,
+        dict(work.losses),
+        rescaled=tuple(work.rescaled),
+        stored=tuple(stored),
     )
 
 

@@ -78,8 +78,8 @@ VERBS: Mapping[str, Verb] = {
         "what was seen is kept in the cache's folder, where there is one. --html writes one page\n"
         "that holds everything, --sheet a contact sheet (.png, .jpg, .webp); both look.\n"
         + _RUN_FILE,
-        ("html", "sheet"),
-        ("looks",),
+        options=("html", "sheet"),
+        switches=("looks",),
     ),
     "cache": Verb(
         "runs",
@@ -127,7 +127,7 @@ VERBS: Mapping[str, Verb] = {
         "An image's ratio is its mean error over that of all images at the same noise levels: 1\n"
         "is like the others. Much more than that is a wrong caption, a damaged image, or one that\n"
         "shows something else. --most: so many images.",
-        ("most",),
+        options=("most",),
     ),
     "report": Verb(
         "run_report",
@@ -136,7 +136,7 @@ VERBS: Mapping[str, Verb] = {
         "FOLDER: a version of a run, or a run, whose newest version is taken. The page has\n"
         "everything in it and can be passed on: also the settings with their paths and prompts.\n"
         "It is written as report.html into the version's folder, or to FILE.",
-        ("html",),
+        options=("html",),
     ),
     "sample": Verb(
         "runs",
@@ -168,8 +168,8 @@ VERBS: Mapping[str, Verb] = {
         "--prove goes the way of ComfyUI's loader: it names every tensor that ComfyUI does not\n"
         "load, and how far each layer's change is off; exit code 1 when anything is. --base names\n"
         "the base whose sizes are taken (only headers are read); without it, the published one.",
-        ("base", "family"),
-        ("prove", "verbose"),
+        options=("base", "family"),
+        switches=("prove", "verbose"),
     ),
     "convert": Verb(
         "convert",
@@ -186,8 +186,8 @@ VERBS: Mapping[str, Verb] = {
         "and v as ComfyUI's one layer, for its bypass loaders. --extras drop leaves out what is\n"
         "no factor. A file of both experts of Wan 2.2 becomes OUT_high_noise and OUT_low_noise.\n"
         "Models of videos: --family wan, hunyuan_video, ltx_video, kandinsky5, cosmos_predict2.",
-        ("to", "family", "base", "dtype", "approximate", "rank", "extras"),
-        ("fused", "overwrite"),
+        options=("to", "family", "base", "dtype", "approximate", "rank", "extras"),
+        switches=("fused", "overwrite"),
     ),
     "merge": Verb(
         "adapter_tools",
@@ -199,8 +199,8 @@ VERBS: Mapping[str, Verb] = {
         "8 bits), or embedded. --dtype keep leaves every tensor in its number format. --rounding\n"
         "says how results in 8 bits are rounded: up or down by chance, or to the nearest.\n"
         "Prints what rounding took from each layer's change. One tensor is in memory at a time.",
-        ("strength", "family", "dtype", "rounding"),
-        ("overwrite",),
+        options=("strength", "family", "dtype", "rounding"),
+        switches=("overwrite",),
     ),
     "extract": Verb(
         "adapter_tools",
@@ -210,8 +210,8 @@ VERBS: Mapping[str, Verb] = {
         "The bases may be of different form. lora: the closest product of rank N. lokr: the\n"
         "closest Kronecker product; full_matrix=true keeps its second factor whole. Prints each\n"
         "layer's error, and what differs and is not in the adapter.",
-        ("kind", "rank", "factor", "targets", "layout", "dtype", "family"),
-        ("overwrite", "full_matrix", "decompose_both"),
+        options=("kind", "rank", "factor", "targets", "layout", "dtype", "family"),
+        switches=("overwrite", "full_matrix", "decompose_both"),
     ),
     "resize": Verb(
         "adapter_tools",
@@ -221,8 +221,8 @@ VERBS: Mapping[str, Verb] = {
         "--error gives every layer the smallest rank that loses no more than this share of its\n"
         "delta. Layout and number format stay those of IN; PEFT's, OneTrainer's and names\n"
         "without prefix become comfyui. Prints each layer's error.",
-        ("rank", "factor", "error", "layout", "dtype", "family"),
-        ("overwrite",),
+        options=("rank", "factor", "error", "layout", "dtype", "family"),
+        switches=("overwrite",),
     ),
     "combine": Verb(
         "adapter_tools",
@@ -231,8 +231,8 @@ VERBS: Mapping[str, Verb] = {
         "    [--dtype fp32|bf16|fp16] [--family F] [--overwrite]",
         "The sum is exact, and its rank the sum of the ranks; --rank N takes the closest lora of\n"
         "that rank and prints each layer's error. loha and lokr become lora.",
-        ("weights", "rank", "layout", "dtype", "family"),
-        ("overwrite",),
+        options=("weights", "rank", "layout", "dtype", "family"),
+        switches=("overwrite",),
     ),
     "ema": Verb(
         "ema",
@@ -244,8 +244,8 @@ VERBS: Mapping[str, Verb] = {
         "as a share of the run: 0.05 is near its end, 0.2 most of it. OUT: a folder; unset, the\n"
         "run's own. The files are called NAME_ema0.05, in the run's layouts. Prints how near each\n"
         "average is to the wanted one.",
-        ("length",),
-        ("overwrite",),
+        options=("length",),
+        switches=("overwrite",),
     ),
     "doctor": Verb(
         "doctor",
@@ -271,8 +271,8 @@ VERBS: Mapping[str, Verb] = {
         "--from turns a run file of ai-toolkit, musubi-tuner or sd-scripts (also their command\n"
         "line, in a .txt or .sh), OneTrainer, qwen-image-finetune, FlyMyAI or diffusion-pipe into\n"
         "ours, says what differs and what has no counterpart, and writes OUT, or prints it.\n",
-        ("images", "trigger", "kind", "vram", "tflops", "variant", "from", "from_command"),
-        ("embedded",),
+        options=("images", "trigger", "kind", "vram", "tflops", "variant", "from", "from_command"),
+        switches=("embedded",),
         listed=_templates,
     ),
 }

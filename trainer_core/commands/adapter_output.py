@@ -116,9 +116,9 @@ class OutputForm:
             target,
             state,
             self.layout,
-            family.layers.key_map,
-            header,
-            self.dtype,
+            key_map=family.layers.key_map,
+            metadata=header,
+            dtype=self.dtype,
             replace=self.overwrite,
         )
         return rounded(written.rounding)

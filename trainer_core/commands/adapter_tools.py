@@ -86,9 +86,9 @@ def merge(arguments: Arguments) -> int:
             base,
             [(each.state, strength) for each, strength in zip(opened, strengths, strict=True)],
             target,
-            dtype,
-            cast("Rounding", rounding),
-            progress,
+            dtype=dtype,
+            rounding=cast("Rounding", rounding),
+            progress=progress,
             replace=overwrite,
         )
     merged = [
@@ -166,7 +166,9 @@ def extract(arguments: Arguments) -> int:
         state, errors = extract_adapter(walk, config.adapter)
     rounding = form.write(target, state, base.family, None)
     formats = {"base": stored_formats(base), "tuned": stored_formats(tuned)}
-    report = _made(target, base.family, state, errors, rounding, as_json=arguments.json)
+    report = _made(
+        target, base.family, state, errors=errors, rounding=rounding, as_json=arguments.json
+    )
     report["stored_as"] = {name: list(found) for name, found in formats.items()}
     for name, found in {
         "without_difference": walk.same,
@@ -228,7 +230,7 @@ def resize(arguments: Arguments) -> int:
         with LayerProgress("resized", as_json=arguments.json) as progress:
             state, errors = resize_adapter(opened.state, sizes, progress)
         rounding = form.write(target, state, family, opened.file.metadata)
-    report = _made(target, family, state, errors, rounding, as_json=arguments.json)
+    report = _made(target, family, state, errors=errors, rounding=rounding, as_json=arguments.json)
     outcome = loss_sentence(errors, len(state.layers))
     show_report(report, as_json=arguments.json, outcome=outcome)
     return 0
@@ -301,7 +303,7 @@ def combine(arguments: Arguments) -> int:
             state, errors = combine_adapters(inputs, family.layers.key_map, rank, progress)
         source = files[0].metadata if len(files) == 1 else None
         rounding = form.write(target, state, family, source)
-    report = _made(target, family, state, errors, rounding, as_json=arguments.json)
+    report = _made(target, family, state, errors=errors, rounding=rounding, as_json=arguments.json)
     report["adapters"] = [
         {"file": path.name, "weight": weight} for path, weight in zip(paths, weights, strict=True)
     ]

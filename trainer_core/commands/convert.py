@@ -100,7 +100,7 @@ class _Work:
             "overwrite": is_set(own, "overwrite"),
         }
         layout = word_or(own, "to", tuple(LAYOUTS), "")
-        return cls(layout, own.get("family"), own.get("base"), options, arguments.json)
+        return cls(layout, own.get("family"), own.get("base"), options=options, json=arguments.json)
 
     def convert(self, source: Path, target: Path) -> list[Conversion]:
         """Write a file's adapter, or that of each expert that the file has."""
@@ -184,7 +184,7 @@ def _convert_all(source: Path, target: Path, work: _Work) -> int:
             reports = work.convert(path, _name_of(path, target, work))
         except TrainerError as error:
             failed += 1
-            _show_failure(path, number, len(found), error, work)
+            _show_failure(path, number, len(found), error=error, work=work)
         else:
             for report in reports:
                 _show_done(report, number, len(found), work)

@@ -170,7 +170,7 @@ def _start(config: RunConfig) -> AdapterState | None:
     require_possible(config, family, processes)
     precision = resolve_precision(config.training.precision, processes.device)
     start = find_start(config, family, precision, processes)
-    require_resumable(config, family, precision, start, processes)
+    require_resumable(config, family, precision, start=start, processes=processes)
     return start.adapter
 
 

@@ -43,7 +43,11 @@ def ema(arguments: Arguments) -> int:
     clear_leftovers(folder, as_json=arguments.json)
     made = [
         make_averaged(
-            kept, config, length, (folder, f"{config.output.name}_ema{length:g}"), overwrite
+            kept,
+            config,
+            length,
+            target=(folder, f"{config.output.name}_ema{length:g}"),
+            replace=overwrite,
         )
         for length in lengths
     ]

@@ -76,7 +76,9 @@ def run_step(
         dataset = read_manifest(Path(config.cache.manifest)).dataset
         largest, layers = largest_sample(dataset.items)
         stepped = with_largest_batch(config, dataset)
-        return run_simulation(stepped, base, largest, device, text_tokens(dataset.items), layers)
+        return run_simulation(
+            stepped, base, largest, device=device, text=text_tokens(dataset.items), layers=layers
+        )
     multiple, (resolution, stepped) = base.family.latents.size_multiple, largest_square(config)
     edge = max(resolution // multiple, 1) * multiple
     layers = preview_layers(config.preview, base.family, base.location.variant)

@@ -299,7 +299,7 @@ def commented_run_file(
         "#   adapter-trainer train run.yaml training.steps=500   with another value for this time",
         "# Relative paths are relative to this file's folder. Lines that begin with '#' and a name",
         "# show the default of a setting that is seldom changed.",
-        *_section_lines(RunConfig, "", values, choices, remarks or {}),
+        *_section_lines(RunConfig, "", values, choices=choices, remarks=remarks or {}),
     ]
     return "\n".join(lines) + "\n"
 
@@ -321,7 +321,7 @@ def _section_lines(
         yield from _comment(_help_text(field, words), indent)
         if inner is not None:
             yield f"{indent}{name}:"
-            yield from _section_lines(inner, f"{path}.", values, choices, remarks)
+            yield from _section_lines(inner, f"{path}.", values, choices=choices, remarks=remarks)
             continue
         value = values.get(path, field.get_default(call_default_factory=True))
         hidden = is_advanced(field) and path not in values

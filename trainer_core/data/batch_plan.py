@@ -364,7 +364,9 @@ class BatchPlan:
             wanted = max(1, round(step * self._share)) if self._share else 0
             points = min(wanted, step - 1)
             count = int(self._repeats[indices].sum())
-            groups.append(Group(bucket, indices, size, step - points, points, count))
+            groups.append(
+                Group(bucket, indices, size, own=step - points, preserved=points, appearances=count)
+            )
         return tuple(groups)
 
     def _epoch(self, number: int) -> _Epoch:

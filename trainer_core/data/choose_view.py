@@ -43,8 +43,8 @@ class Views:
             seed,
             tuple(each.caption_dropout for each in folders),
             tuple(each.control_dropout for each in folders),
-            1.0 if dataset.start_frame is None else dataset.start_frame,
-            dataset.end_frame,
+            start_frame=1.0 if dataset.start_frame is None else dataset.start_frame,
+            end_frame=dataset.end_frame,
         )
 
     def of_sample(self, item: CachedItem, step: int, position: int, turn: int) -> View:

@@ -31,8 +31,8 @@ def planned_batches(
         [each.bucket for each in samples],
         Views.of(dataset, seed=0).agreements(kinds, folders),
         [sizes[folder] for folder in folders],
-        micro_batches,
-        repeats,
+        micro_batches=micro_batches,
+        num_repeats=repeats,
         seed=0,
         preserved_share=preserved_share,
     )

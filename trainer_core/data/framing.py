@@ -118,10 +118,10 @@ class Framing:
             raise ValueError("an image without a mask has none at the size of its latents")
         source, crop, focus = self.mask, self.crop, self.focus
         if source.clip is None:
-            mask = fit_mask(source.read(animated), source.size, bucket, crop, focus)
+            mask = fit_mask(source.read(animated), source.size, bucket, crop=crop, focus=focus)
             return pool_mask(mask, latents, patch)
         frames = read_mask_clip(source.path, source.size, source.clip, invert=source.invert)
-        fitted = (fit_mask(each, source.size, bucket, crop, focus) for each in frames)
+        fitted = (fit_mask(each, source.size, bucket, crop=crop, focus=focus) for each in frames)
         groups = (list(itertools.islice(fitted, clips.span(n))) for n in itertools.count())
         return torch.stack(
             [
@@ -140,7 +140,9 @@ def crop_of(sample: Sample, settings: DatasetSection) -> tuple[Crop, tuple[float
         return crop_and_focus(settings.crop, sample.focus)
     size = sample.width, sample.height
     transparency = sample.mask == sample.image
-    source = MaskSource(sample.mask, "", size, transparency, settings.mask.invert)
+    source = MaskSource(
+        sample.mask, "", size, transparency=transparency, invert=settings.mask.invert
+    )
     try:
         return "mask", center_of_mass(source.read(settings.animated))
     except DatasetError:

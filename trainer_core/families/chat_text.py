@@ -260,7 +260,7 @@ def load_chat_encoders(
     return ChatEncoders(
         chat=chat,
         tokenizer=load_words("AutoTokenizer", folder, "tokenizer"),
-        text_encoder=load_frozen(kind, folder, "text_encoder", dtype, device),
+        text_encoder=load_frozen(kind, folder, "text_encoder", dtype=dtype, device=device),
         vae=load_vae(location, dtype, device),
         text_length=location.text_length,
         controls=controls,

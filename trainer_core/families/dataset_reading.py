@@ -82,7 +82,9 @@ def read_dataset(
     steps = run_length(resolved_length(config, max(1, own)))
     training = config.training
     batching = Batching(training.batch_size, training.gradient_accumulation_steps, steps)
-    report = make_report(found, plan.samples, config.dataset, batching, limit, small)
+    report = make_report(
+        found, plan.samples, config.dataset, batching=batching, limit=limit, too_small=small
+    )
     refusal = found.refusal
     if refusal is None and small:
         first, least = small[0], family.latents.size_multiple
@@ -97,4 +99,6 @@ def read_dataset(
     tokens = {each.name: each.tokens for each in report.images if each.tokens is not None}
     long = long_caption_notes(tokens, limit.tokens, config.base.text_length) if limit else ()
     rules = caption_notes(found.samples, config.dataset)
-    return DatasetReading(found, plan.samples, (*plan.notes, *long, *rules), report, refusal)
+    return DatasetReading(
+        found, plan.samples, (*plan.notes, *long, *rules), report=report, refusal=refusal
+    )

@@ -263,7 +263,7 @@ def load_vae(
         BaseModelError: When the files are damaged, or say nothing that fits the class.
     """
     with reading_part(location.encoders / "vae"):
-        return wrap(load_frozen(kind, location.encoders, "vae", dtype, device))
+        return wrap(load_frozen(kind, location.encoders, "vae", dtype=dtype, device=device))
 
 
 def kl_latents(config: Mapping[str, Any]) -> tuple[int, int]:
@@ -358,11 +358,11 @@ def layer_names(
         native_key,
         module_path,
         parts,
-        tuple(names),
-        comfyui_spellings,
-        comfyui_names,
-        {**fused, **(aliases or {})},
-        native_only,
+        layers=tuple(names),
+        comfyui_spellings=comfyui_spellings,
+        comfyui_names=comfyui_names,
+        aliases={**fused, **(aliases or {})},
+        native_only=native_only,
     )
 
 

@@ -124,15 +124,23 @@ class Family:
         packing = Packing.of(base_format, self.layers.repeated_blocks, packed_on)
         if location.file is not None:
             transformer = load_file(
-                location, self.files.single_file, dtype, device, packing, mapped, take
+                location,
+                self.files.single_file,
+                dtype,
+                device=device,
+                packing=packing,
+                mapped=mapped,
+                take=take,
             )
         elif packing is not None:
             transformer = load_packed(
-                location, self.files.single_file, dtype, device, packing, take
+                location, self.files.single_file, dtype, device=device, packing=packing, take=take
             )
         else:
             kind = self.files.single_file.transformer
-            transformer = load_frozen(kind, location.folder, location.part, dtype, device)
+            transformer = load_frozen(
+                kind, location.folder, location.part, dtype=dtype, device=device
+            )
         self.layers.prepare(transformer)
         return transformer
 

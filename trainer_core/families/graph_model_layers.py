@@ -234,7 +234,7 @@ def _layers(model: nn.Module) -> Iterator[_Layer]:
         behind = path[len(blocks) + 1 :] if blocks else ""
         # In the middle of a UNet there is one block, whose layers have no number in front.
         within = behind if blocks == "middle_block" else behind.partition(".")[2]
-        yield _Layer(path, within, _template(path, named), module, blocks)
+        yield _Layer(path, within, _template(path, named), module=module, blocks=blocks)
 
 
 def _template(path: str, named: Mapping[str, nn.Module]) -> str:

@@ -158,7 +158,9 @@ def plan_preset(
         raise ConfigError(f"{images} images", "at least one", "Put images into the folder.")
     own = _own_layers(family)
     base = _variant(family, own, goal, variant, embedded=embedded)
-    figures = _figures(own, goal, quality, base, kind, embedded=embedded, traits=traits)
+    figures = _figures(
+        own, goal, quality, variant=base, kind=kind, embedded=embedded, traits=traits
+    )
     values = {key: each.value for key, each in figures.items() if key not in PLAN}
     plan = {key: figures[key].value for key in PLAN}
     plan["plan.billions"] = billions or plan["plan.billions"]

@@ -110,7 +110,9 @@ def run_file_of(
     own = {
         f"training.optimizer.{each}": value for each, value in OWN_DEFAULTS.get(name, {}).items()
     }
-    return commented_run_file(title, {**own, **values}, _choices(), notes, remarks or {}, missing)
+    return commented_run_file(
+        title, {**own, **values}, _choices(), notes=notes, remarks=remarks or {}, missing=missing
+    )
 
 
 def _choices() -> Mapping[str, Sequence[str]]:

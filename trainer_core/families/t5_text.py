@@ -99,7 +99,9 @@ def load_t5_encoders(
     """`Family.load_encoders`, by the class of the text encoder and the family's title."""
     return form(
         tokenizer=load_words("AutoTokenizer", location.encoders, "tokenizer"),
-        text_encoder=load_frozen(kind, location.encoders, "text_encoder", dtype, device),
+        text_encoder=load_frozen(
+            kind, location.encoders, "text_encoder", dtype=dtype, device=device
+        ),
         vae=load_vae(location, dtype, device),
         text_length=location.text_length,
         title=title,

@@ -119,7 +119,9 @@ def join_text(transformer: nn.Module, model: nn.Module) -> None:
 def load_text(text: TrainableText, location: BaseLocation, dtype: torch.dtype) -> nn.Module:
     """Load a base's text encoder onto the CPU; `BaseModelError` for absent or bad files."""
     check_part(location.encoders, TEXT_ENCODER, "base.encoders")
-    return load_frozen(f"transformers.{text.kind}", location.encoders, TEXT_ENCODER, dtype, "cpu")
+    return load_frozen(
+        f"transformers.{text.kind}", location.encoders, TEXT_ENCODER, dtype=dtype, device="cpu"
+    )
 
 
 def empty_text(text: TrainableText, location: BaseLocation) -> nn.Module:

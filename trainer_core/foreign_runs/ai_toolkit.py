@@ -70,7 +70,7 @@ def _convert(files: ConversionInput, to: Conversion) -> None:
         for each in prompts:
             if isinstance(each.get("prompt"), str):
                 each["prompt"] = each["prompt"].replace("[trigger]", word)
-        set_previews(source, to, prompts, "sample.samples", _OF_SAMPLES)
+        set_previews(source, to, prompts, place="sample.samples", names=_OF_SAMPLES)
     if source.facts["@slider"]:
         to.applied("dataset.slider", "type", source.values["type"])
         _set_slider(source, to)
@@ -133,9 +133,9 @@ def _set_model(files: ConversionInput, source: Source, to: Conversion) -> None:
     arch = source.read("model.arch", text, "")
     older = [key for key in _OLDER_MODELS if source.on(f"model.{key}")]
     if arch or not older:
-        set_family(to, files, _NAME, "model.arch", arch.split(":")[0])
+        set_family(to, files, _NAME, "model.arch", word=arch.split(":")[0])
     else:
-        set_family(to, files, _NAME, f"model.{older[0]}", _OLDER_MODELS[older[0]], True)
+        set_family(to, files, _NAME, f"model.{older[0]}", word=_OLDER_MODELS[older[0]], stated=True)
     keys = {"model.assistant_lora_path": "training", "model.lora_path": "always"}
     adapters = [(k, source.read(k, text), when) for k, when in keys.items() if source.has(k)]
     key = "model.qtype" if source.has("model.qtype") else "model.quantize"
@@ -174,7 +174,7 @@ def _set_rates(source: Source, to: Conversion) -> None:
     if key == "train.unet_lr":
         source.unused(to, "train.lr", why="train.unet_lr wins over it.")
     near = "Of several text encoders CLIP-L alone is trained here."
-    set_text_encoder(to, source, "train.train_text_encoder", "train.text_encoder_lr", near)
+    set_text_encoder(to, source, "train.train_text_encoder", "train.text_encoder_lr", near=near)
     key, name = "train.lr_scheduler_params.eta_min", to.values.get("training.schedule.name")
     least = source.read(key, number, 0.0)
     if least and rate and name not in (None, "constant"):

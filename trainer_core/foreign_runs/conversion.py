@@ -324,26 +324,26 @@ class Conversion:
             self.values[setting] = value
         else:
             outcome, near = "lacking", f"{setting} takes {expectation(found)}."
-        self._note(key, value_there, outcome, setting, near)
+        self._note(key, value_there, outcome, setting=setting, why=near)
 
     def _note(self, key: str, value: Any, outcome: Outcome, setting: str, why: str) -> None:
-        self.notes.append(Note(name_of(key), shown(value), outcome, setting, why))
+        self.notes.append(Note(name_of(key), shown(value), outcome, setting=setting, why=why))
 
     def applied(self, setting: str, key: str, value: Any, near: str = "") -> None:
         """Note a key that one of our settings follows from, whose value is set elsewhere."""
-        self._note(key, value, "near" if near else "exact", setting, near)
+        self._note(key, value, "near" if near else "exact", setting=setting, why=near)
 
     def missing(self, key: str, value: Any, why: str) -> None:
         """Note that a key says something that we have nothing for."""
-        self._note(key, value, "lacking", "", why)
+        self._note(key, value, "lacking", setting="", why=why)
 
     def unused(self, key: str, value: Any, why: str = "") -> None:
         """Note a key without counterpart that asks for nothing."""
-        self._note(key, value, "off", "", why)
+        self._note(key, value, "off", setting="", why=why)
 
     def unknown(self, key: str, value: Any) -> None:
         """Note a key that is in no table."""
-        self._note(key, value, "unknown", "", "")
+        self._note(key, value, "unknown", setting="", why="")
 
     def leave_out(self, settings: Set[str], why: str) -> None:
         """Take settings back, and note the keys that they follow from as left out."""
@@ -374,7 +374,7 @@ class Conversion:
                     self.unused(name, value)
                 elif isinstance(row, Together) and not isinstance(value, dict | list):
                     setting = next(filter(row.speaks_of, self.values), "")
-                    self._note(name, value, "exact" if setting else "off", setting, "")
+                    self._note(name, value, "exact" if setting else "off", setting=setting, why="")
         self.sources = []
 
 

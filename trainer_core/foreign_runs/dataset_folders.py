@@ -251,7 +251,7 @@ def _merge(first: Folder, folder: Folder) -> None:
             notes.append(note)
     for setting in sorted(silent):
         key = f"{folder.key} ({setting.removeprefix('dataset.')})"
-        note = Note(key, str(_default_of(setting)), "near", setting, why)
+        note = Note(key, str(_default_of(setting)), "near", setting=setting, why=why)
         notes.append(note if setting in _PACES else _lost(note, why))
 
 

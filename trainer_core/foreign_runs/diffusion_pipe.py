@@ -69,7 +69,9 @@ def _convert(files: ConversionInput, to: Conversion) -> None:
         source.apply(to)
         word = source.read("model.type", text, "")
         edits = any("control_path" in each for each in folders)
-        set_family(to, files, _NAME, "model.type", f"{word} edit" if edits else word, word)
+        set_family(
+            to, files, _NAME, "model.type", word=f"{word} edit" if edits else word, stated=word
+        )
         _set_adapter(source, to)
         _set_steps(source, to)
         kind = source.read("optimizer.type", text, "") or "none"
@@ -147,7 +149,9 @@ def _folder(source: Source, mode: str) -> Folder:
     if mode:
         found = [each[-1] for each in buckets] or source.read("frame_buckets", numbers, [1.0])
         lengths = {int(each) for each in found}
-        _set_clips(source, to, "size_buckets" if buckets else "frame_buckets", lengths, mode)
+        _set_clips(
+            source, to, "size_buckets" if buckets else "frame_buckets", lengths=lengths, mode=mode
+        )
     set_image_folder(source, to, "path", "control_path")
     return Folder(to, key=source.prefix.rstrip("."))
 
@@ -179,7 +183,7 @@ def _set_size(source: Source, to: Conversion, buckets: list[list[float]]) -> Non
     else:
         key, (stated, shapes) = "resolutions", _shapes(source)
         areas = source.read(key, list_of(sides), [])
-    set_sizes(source, to, key, areas, ONE_SIZE if buckets else "")
+    set_sizes(source, to, key, sizes=areas, near=ONE_SIZE if buckets else "")
     widest = max((max(each, 1 / each) for each in shapes if each > 0), default=1.0)
     near = "" if stated == "enable_ar_bucket" else "Shapes up to it are divided more finely here."
     source.set(to, "dataset.max_aspect_ratio", widest, stated, source.values.get(stated), near)

@@ -22,7 +22,7 @@ def _convert(files: ConversionInput, to: Conversion) -> None:
     source = Source(files.name, files.documents[0].values, _TABLES[""])
     source.apply(to)
     key = "data_config.control_dir"
-    set_family(to, files, _NAME, key, "edit" if source.has(key) else "generate")
+    set_family(to, files, _NAME, key, word="edit" if source.has(key) else "generate")
     if not source.has("rank"):
         raise ConfigError(
             f"{source.file}: rank is not set, so that no adapter is trained",

@@ -152,15 +152,17 @@ def _row(mark: str, rest: str, keys: Sequence[str], conditions: Sequence[Conditi
     if mark == "--":
         why, _, off = rest.partition(" | ")
         harmless = EVERY if off == "every" else _values(off)
-        return NoCounterpart(keys, conditions, None, "" if why == "-" else why, harmless)
+        return NoCounterpart(
+            keys, conditions, None, why="" if why == "-" else why, harmless=harmless
+        )
     setting, read, null, usual, near, exact = _parts(_MAPS, rest).groups("")
     return Maps(
         keys,
         conditions,
         _value(usual) if usual else None,
-        setting,
-        _reader(read),
-        near,
+        setting=setting,
+        read=_reader(read),
+        near=near,
         exact=_values(exact),
         null=_value(null) if null else ABSENT,
     )
@@ -188,8 +190,8 @@ def _cases(below: Iterator[str], section: str) -> Iterator[Case]:
             [str(each) for each in _VALUE.findall(match["words"])],
             _conditions(match["condition"], section),
             [(name, _value(value) if equals else ABSENT) for name, equals, value in settings],
-            means["near"] or "",
-            means["why"] or "",
+            near=means["near"] or "",
+            why=means["why"] or "",
         )
 
 

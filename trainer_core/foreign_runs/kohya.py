@@ -227,7 +227,7 @@ def set_samples(
     if not samples:
         to.unused(key, name, "The file has no prompts.")
         return
-    set_previews(source, to, samples, key, _OF_SAMPLES)
+    set_previews(source, to, samples, place=key, names=_OF_SAMPLES)
     usual = {"width": size, "height": size, "steps": steps, "guidance": guidance}
     for setting, value in usual.items():
         if f"preview.{setting}" not in to.values:

@@ -84,7 +84,7 @@ def _convert(files: ConversionInput, to: Conversion) -> None:
         _set_base(files, source, script, to)
         set_adapter(source, to, _KINDS)
         set_steps(source, to)
-        set_samples(files, source, to, 256, 20, _GUIDANCE.get(script, 1.0))
+        set_samples(files, source, to, size=256, steps=20, guidance=_GUIDANCE.get(script, 1.0))
     else:
         say_family_of_datasets(files, to, "dit")
     if datasets is not None:
@@ -98,7 +98,7 @@ def _set_base(files: ConversionInput, source: Source, script: str, to: Conversio
             version = name
     word = f"{script} {version}".strip() if script else ""
     key = SCRIPT if script or not version else "model_version"
-    set_family(to, files, _NAME, key, word)
+    set_family(to, files, _NAME, key, word=word)
 
 
 def _read_datasets(name: str, values: Mapping[str, Any], to: Conversion, *, clips: bool) -> None:

@@ -43,14 +43,14 @@ def _convert(files: ConversionInput, to: Conversion) -> None:
         )
     to.unused("training_method", method, "An adapter is always what is trained.")
     _set_targets(source, to)
-    set_family(to, files, _NAME, "model_type", source.read("model_type", text, ""))
+    set_family(to, files, _NAME, "model_type", word=source.read("model_type", text, ""))
     _set_rates(source, to)
     set_text_encoder(to, source, "text_encoder.train", "text_encoder.learning_rate")
     _set_loss(source, to)
     _set_output(source, to)
     _set_concepts(files, source, to)
     _set_samples(files, source, to)
-    _set_interval(source, to, "sample_after", 10, "preview.every")
+    _set_interval(source, to, "sample_after", usual=10, setting="preview.every")
 
 
 def _holds_list(values: Mapping[str, Any]) -> bool:
@@ -139,10 +139,10 @@ def _set_output(source: Source, to: Conversion) -> None:
         to.set("output.name", path.stem, key, place)
         near = "Each run has a folder of its own there."
         to.set("output.dir", str(path.parent), key, place, near)
-    _set_interval(source, to, "backup_after", 30, "training.checkpoint_every")
-    _set_interval(source, to, "save_every", 0, "training.keep_every")
+    _set_interval(source, to, "backup_after", usual=30, setting="training.checkpoint_every")
+    _set_interval(source, to, "save_every", usual=0, setting="training.keep_every")
     sizes = source.read("resolution", _sizes_of, [512])
-    set_sizes(source, to, "resolution", sizes, ONE_SIZE)
+    set_sizes(source, to, "resolution", sizes=sizes, near=ONE_SIZE)
 
 
 def _sizes_of(value: Any) -> list[int]:
@@ -197,7 +197,7 @@ def _listed(files: ConversionInput, source: Source, key: str, file: str, marks: 
 
 def _set_concepts(files: ConversionInput, source: Source, to: Conversion) -> None:
     key = "concept_file_name"
-    items = _listed(files, source, "concepts", key, {"path", "balancing"})
+    items = _listed(files, source, "concepts", file=key, marks={"path", "balancing"})
     if items is None:
         to.missing(key, source.values.get(key) or "training_concepts/concepts.json", NOT_HERE)
         return
@@ -260,7 +260,7 @@ def _set_repeats(source: Source, to: Conversion) -> None:
 
 def _set_samples(files: ConversionInput, source: Source, to: Conversion) -> None:
     key = "sample_definition_file_name"
-    items = _listed(files, source, "samples", key, {"prompt", "diffusion_steps"})
+    items = _listed(files, source, "samples", file=key, marks={"prompt", "diffusion_steps"})
     if items is None:
         if source.values.get(key):
             to.missing(key, source.values[key], NOT_HERE)
@@ -273,7 +273,7 @@ def _set_samples(files: ConversionInput, source: Source, to: Conversion) -> None
             one.apply(to)
             kept.append({k: v for k, v in each.items() if k in ("prompt", *_OF_SAMPLES)})
     if kept:
-        set_previews(source, to, kept, "samples", _OF_SAMPLES)
+        set_previews(source, to, kept, place="samples", names=_OF_SAMPLES)
 
 
 PROGRAM = Program(

@@ -176,7 +176,9 @@ class ForeignRun:
         if str(self.values.get("base.path", "")).endswith((".safetensors", ".gguf")):
             needed.insert(1, "base.encoders")
         missing = [each for each in needed if each not in self.values]
-        return run_file_of(title, self.values, self.summary(), self._remarks(), missing)
+        return run_file_of(
+            title, self.values, self.summary(), remarks=self._remarks(), missing=missing
+        )
 
     def _remarks(self) -> Mapping[str, str]:
         remarks: dict[str, list[str]] = {}
@@ -262,7 +264,13 @@ def read_foreign(
     certainty = _SURE if len(marks) == len(program.marks) else _LIKELY
     notes = with_one_outcome(to.notes)
     return ForeignRun(
-        documents[0].name, program.name, program.version, certainty, marks, to.values, notes
+        documents[0].name,
+        program.name,
+        program.version,
+        certainty=certainty,
+        marks=marks,
+        values=to.values,
+        notes=notes,
     )
 
 

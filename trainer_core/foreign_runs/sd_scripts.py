@@ -182,7 +182,7 @@ def _set_base(files: ConversionInput, source: Source, script_named: str, to: Con
     word = TRAIN if script == "sd" else f"{script}_{TRAIN}"
     named = word if script_named else f"not named, and by its arguments {word}"
     word += " --model_type chroma" if source.facts["@model"] == "chroma" else ""
-    set_family(to, files, _NAME, SCRIPT, word, named)
+    set_family(to, files, _NAME, SCRIPT, word=word, stated=named)
 
 
 def _set_adapter(source: Source, script: str, to: Conversion) -> None:
@@ -307,7 +307,7 @@ def _read_named_folders(arguments: Source, to: Conversion) -> None:
         own.set("dataset.layout", "kohya", key, path, near)
         Source(arguments.file, known, _TABLES["named"]).apply(own)
         weight = _weight(arguments, role)
-        folders.append(Folder(own, role, weight, key, "reg_data_dir"))
+        folders.append(Folder(own, role, weight, key=key, group="reg_data_dir"))
     if folders:
         set_folders(to, folders)
     else:

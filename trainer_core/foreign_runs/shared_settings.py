@@ -82,7 +82,7 @@ def set_previews(
         values = [next((e[n] for n in known if e.get(n) is not None), None) for e in samples]
         stated = [n for n in known if any(each.get(n) is not None for each in samples)]
         if stated:
-            _set_option(to, setting, values, f"{place} ({', '.join(stated)})", own)
+            _set_option(to, setting, values, f"{place} ({', '.join(stated)})", own=own)
     for name in dict.fromkeys(name for each in samples for name in each):
         if name not in ("prompt", *names):
             value = next(each[name] for each in samples if name in each)

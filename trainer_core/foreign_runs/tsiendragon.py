@@ -38,13 +38,15 @@ def _convert(files: ConversionInput, to: Conversion) -> None:
     source.apply(to)
     key = "trainer" if source.has("trainer") else "train.trainer"
     _set_targets(source, to)
-    set_family(to, files, _NAME, key, source.read(key, text, "QwenImageEdit"))
+    set_family(to, files, _NAME, key, word=source.read(key, text, "QwenImageEdit"))
     word = source.read("optimizer.class_path", text, "torch.optim.AdamW")
     set_optimizer(source, to, "optimizer.class_path", "optimizer.init_args", word=word)
     _set_dataset(source, to)
     if previews:
         key, most = "validation.samples", source.read("validation.max_samples", whole, 4)
-        set_previews(source, to, source.read(key, mappings)[: max(most, 0)], key, _OF_SAMPLES)
+        set_previews(
+            source, to, source.read(key, mappings)[: max(most, 0)], place=key, names=_OF_SAMPLES
+        )
     else:
         source.unused(to, "validation.samples", why="Nothing is validated there.")
 
@@ -107,7 +109,7 @@ def _set_dataset(source: Source, to: Conversion) -> None:
         to.set("dataset.layout", "paired", key, paths[0])
     key = "data.init_args.processor.init_args.multi_resolutions"
     if source.has(key):
-        set_sizes(source, to, key, source.read(key, _all_sides), ONE_SIZE)
+        set_sizes(source, to, key, sizes=source.read(key, _all_sides), near=ONE_SIZE)
 
 
 def _all_sides(value: Any) -> list[int]:

@@ -143,7 +143,9 @@ def compare(
     total = len(columns) * len(prompts)
     found: dict[tuple[int, int], Image.Image] = {}
     candidates = [each.candidate for each in columns]
-    images = sample_candidates(config, candidates, make_source, stop, machine, family)
+    images = sample_candidates(
+        config, candidates, make_source, stop=stop, machine=machine, family=family
+    )
     for column, row, pixels in images:
         # Of a clip the frame in its middle.
         still = pixels[len(pixels) // 2] if pixels.ndim == _CLIP_AXES else pixels
@@ -157,8 +159,8 @@ def compare(
         tuple(columns),
         tuple(prompts),
         tuple(preview.of_prompt(line, index).seed for index, line in enumerate(prompts)),
-        images,
-        tuple(tuple(_change(row[0], each) for each in row) for row in images),
+        images=images,
+        changes=tuple(tuple(_change(row[0], each) for each in row) for row in images),
     )
 
 

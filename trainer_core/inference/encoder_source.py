@@ -119,7 +119,7 @@ class LazyEncoders:
         """Load once."""
         if self._loaded is None:
             self._loaded = place_encoders(
-                self._load, self._device, self._memory, self._machine, self._at_close
+                self._load, self._device, self._memory, machine=self._machine, at_end=self._at_close
             )
         return self._loaded
 
@@ -128,7 +128,9 @@ class LazyEncoders:
         if self._decoder is None:
             vae = self._load_vae()
             _, pixels = self._latents(vae.model.config)
-            self._decoder = PreviewDecoder(vae, pixels, self._device, self._machine, self._numbers)
+            self._decoder = PreviewDecoder(
+                vae, pixels, self._device, machine=self._machine, numbers=self._numbers
+            )
         return self._decoder
 
     def text_limit(self) -> TextLimit:

@@ -170,7 +170,13 @@ class _Place:
         with contextlib.ExitStack() as at_end:
             at_end.callback(self.encoders.close)
             base = load_base(
-                memory, self.family, self.location, dtype, self.device, self.machine, at_end
+                memory,
+                self.family,
+                self.location,
+                dtype=dtype,
+                device=self.device,
+                machine=self.machine,
+                at_end=at_end,
             )
             if self.location.reads_tokens:
                 self.encoders.join_text(base.transformer, dtype, self.device, at_end)
@@ -180,12 +186,24 @@ class _Place:
             base.mark(True)  # weights that an adapter was merged into are other tensors
             base.send_rest()
             other = second_model(
-                self.config, self.family, self.location, dtype, self.device, self.machine
+                self.config,
+                self.family,
+                self.location,
+                dtype=dtype,
+                device=self.device,
+                machine=self.machine,
             )
             sampler = Sampler(
-                self.family, self.location, base.transformer, decode, self.device, other
+                self.family,
+                self.location,
+                base.transformer,
+                decode=decode,
+                device=self.device,
+                other=other,
             )
-            return Pipeline(sampler, self.encoders, self.key_map, base, at_end.pop_all())
+            return Pipeline(
+                sampler, self.encoders, self.key_map, base=base, _at_end=at_end.pop_all()
+            )
 
     def adapters(self, read: _ReadAdapters = read_base_adapters) -> list[BaseAdapterFile]:
         """Those that are part of the base in samples, too."""
@@ -255,9 +273,9 @@ def _locate(
     encoders = (
         make_source(family, location)
         if make_source is not None
-        else LazyEncoders(config, family, location, device, machine)
+        else LazyEncoders(config, family, location, device=device, machine=machine)
     )
-    return _Place(config, family, location, encoders, device, machine)
+    return _Place(config, family, location, encoders=encoders, device=device, machine=machine)
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,7 +308,9 @@ def sample_prompts(
         Pixels `[3 or 4, H, W]` in [-1, 1], for each prompt in order.
     """
     candidates = [Candidate(adapter_file, strength)]
-    images = sample_candidates(config, candidates, make_source, stop, machine, family)
+    images = sample_candidates(
+        config, candidates, make_source, stop=stop, machine=machine, family=family
+    )
     for _, _, pixels in images:
         yield pixels
 
@@ -330,8 +350,8 @@ def sample_candidates(
         config,
         family.starts is None and (family.steered or any(preview.controls)),
         make_source,
-        machine,
-        family,
+        machine=machine,
+        family=family,
         tokens=any(changes_texts(each.adapter, family) for each in candidates if each.adapter),
     )
     # What cannot be used is refused before anything is encoded or loaded.
@@ -344,10 +364,10 @@ def sample_candidates(
             preview,
             config.dataset,
             place.family,
-            place.location.variant,
-            cache_folder(config),
-            place.encoders.identity,
-            place.encoders.open,
+            variant=place.location.variant,
+            folder=cache_folder(config),
+            identity=place.encoders.identity,
+            open_encoders=place.encoders.open,
         )
     with place.load(largest) as pipeline:
         on: AttachedAdapter | None = None

@@ -136,7 +136,7 @@ class PlacedEncoders:
                 model.to(self._device)
             return
         transfer, master = make_transfer(self._device), self._master(_size(away))
-        self.streamed = StreamedBlocks(away, self._device, slots, master, transfer)
+        self.streamed = StreamedBlocks(away, self._device, slots, master=master, transfer=transfer)
         for model in models:
             self.streamed.place_rest(model, self._device)
 

@@ -153,11 +153,13 @@ def encode_prompts(
             files = [each for each in files if each not in clips]
             part = ClipPart(0.0, count, dataset.fps or family.clips.rate)
             steering = (clips[0], part) if clips else control
-            shown = _control_frames(own, family, files, steering, count)
+            shown = _control_frames(own, family, files, control=steering, count=count)
         if family.starts is not None:
             begin = _endpoints(own, family, files, start) if count > 1 else []
         elif not family.steered:
-            controls = [_control(file, own, dataset, family, variant) for file in files]
+            controls = [
+                _control(file, own, dataset, family=family, variant=variant) for file in files
+            ]
         length = f" start of {count}" if shown or begin else ""
         entry = _entry(folder, *texts, [*shown, *begin] or controls, f"{identity}{length}")
         if not is_sound(entry, thorough=True):
@@ -287,4 +289,4 @@ def read_prompt(text: str, entry: Entry, control_count: int) -> EncodedPrompt:
         return {k[len(prefix) :]: v for k, v in tensors.items() if k.startswith(prefix)}
 
     controls = tuple(tensors[f"control.{index}"] for index in range(control_count))
-    return EncodedPrompt(text, side("positive."), side("negative."), controls, entry)
+    return EncodedPrompt(text, side("positive."), side("negative."), controls=controls, entry=entry)

@@ -92,9 +92,9 @@ def preview_settings(
         preview.width,
         preview.height,
         preview.steps,
-        preview.guidance,
-        preview_layers(preview, family, location.variant, layers),
-        preview.shift,
+        guidance=preview.guidance,
+        layers=preview_layers(preview, family, location.variant, layers),
+        shift=preview.shift,
         frames=preview_frames(preview, family, frames),
     )
 
@@ -131,7 +131,9 @@ def settings_of_prompt(
         ConfigError: When a flag cannot be read.
     """
     own = preview.of_prompt(preview.prompts[index], index)
-    return preview_settings(own, place.family, place.location, layers, frames), own.seed
+    return preview_settings(
+        own, place.family, place.location, layers=layers, frames=frames
+    ), own.seed
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +175,11 @@ class Sampler:
             SamplingStopped: When ``stop`` said so.
         """
         shape = self.family.latent_shape(
-            self.location, settings.width, settings.height, settings.layers, settings.frames
+            self.location,
+            settings.width,
+            settings.height,
+            layers=settings.layers,
+            frames=settings.frames,
         )
         heard = self._sound(settings)
         shapes = [shape] if heard is None else [shape, heard.shape(settings.frames)]
@@ -186,7 +192,11 @@ class Sampler:
             for same in zip(*(request.controls for request in requests), strict=True)
         ]
         sigmas = self.family.sampling_sigmas(
-            self.location, settings.steps, settings.width, settings.height, settings.shift
+            self.location,
+            settings.steps,
+            settings.width,
+            height=settings.height,
+            shift=settings.shift,
         )
         latents = self.family.prediction.parameterization.start(noise, float(sigmas[0]))
         with contextlib.ExitStack() as at_end:
@@ -197,9 +207,9 @@ class Sampler:
                     family,
                     transformer,
                     [{**request.conditioning, **beside} for request in requests],
-                    [{**request.negative, **beside} for request in requests],
-                    controls,
-                    settings.guidance,
+                    unconditional=[{**request.negative, **beside} for request in requests],
+                    controls=controls,
+                    guidance=settings.guidance,
                 )
 
             velocity = velocity_of(self.family, self.transformer)

@@ -77,8 +77,8 @@ def second_model(
             memory,
             family,
             place,
-            dtype,
-            device,
+            dtype=dtype,
+            device=device,
             machine=Machine(),  # that of the run keeps the base that is trained
             at_end=at_end,
             master=MappedMaster(required=False),

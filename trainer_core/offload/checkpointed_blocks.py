@@ -161,6 +161,8 @@ def checkpoint_blocks(
     all_here = inputs is None and not memory.blocks_to_swap
     allocated = counts_allocated(device) if may_keep and unsaid and all_here else None
     begin = partial(begin_peak, device)
-    calls = CheckpointedBlocks(dict(enumerate(blocks)), chosen, inputs, allocated, begin)
+    calls = CheckpointedBlocks(
+        dict(enumerate(blocks)), chosen, inputs, allocated=allocated, begin=begin
+    )
     family.layers.enable_checkpointing(transformer, calls)
     return calls

@@ -134,7 +134,7 @@ def guessed_step_sizes(rest: int, flops: int, micro_batches: int = 1) -> SizesOf
     """
 
     def sizes_of(formats: Mapping[str, KeptFormat]) -> StepSizes:
-        step = StepProfile((), rest, 0, flops, micro_batches)
+        step = StepProfile((), rest, 0, flops=flops, micro_batches=micro_batches)
         return StepSizes({name: FormatSizes(each, step) for name, each in formats.items()}, 0)
 
     return sizes_of

@@ -53,7 +53,7 @@ def empty_base(location: BaseLocation, family: Family) -> EmptyBase:
     transformer.requires_grad_(False)
     blocks = len(repeated_blocks(transformer, family.layers.repeated_blocks))
     weights = dict(transformer.named_parameters())
-    return EmptyBase(family, location, transformer, weights, blocks)
+    return EmptyBase(family, location, transformer, weights=weights, blocks=blocks)
 
 
 def bytes_on_device(memory: MemorySection, base: EmptyBase, dtype: torch.dtype) -> int:

@@ -137,8 +137,8 @@ class PlacedBase:
             blocks,
             self.device,
             self.memory.swap_slots,
-            master,
-            make_transfer(self.device),
+            master=master,
+            transfer=make_transfer(self.device),
             every=self.every,
             held=held,
         )
@@ -213,7 +213,7 @@ def load_base(
     names = {name for name, each in empty.transformer.named_modules() if each in away}
     transformer, held = _loaded(partial(load, packed_on=packed_on), master, names)
     every = _every(transformer, family) | {block: each.spans for block, each in held.items()}
-    placed = PlacedBase(transformer, device, memory, machine, every, refusal=refusal)
+    placed = PlacedBase(transformer, device, memory, machine=machine, every=every, refusal=refusal)
     at_end.callback(placed.close)
     placed.stream(swapped_blocks(transformer, family.layers.repeated_blocks, memory), master, held)
     placed.send_rest()

@@ -223,7 +223,9 @@ def possible_plans(
         terms = cache(partial(_terms, each.activations, resident.blocks))
         plans = [] if settings.blocks_to_swap else [resident]
         for plan in chain(plans, _swapped(resident, each, settings, budget)):
-            yield from _checkpointed(plan, terms, each.activations, settings, budget)
+            yield from _checkpointed(
+                plan, terms, each.activations, settings=settings, budget=budget
+            )
 
 
 def _terms(step: StepProfile, blocks: int, away: int, count: int) -> tuple[int, int, int, int]:

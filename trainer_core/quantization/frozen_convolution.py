@@ -71,13 +71,15 @@ def convolution_input_gradient(
     around = tuple(cast("list[int]", layer._reversed_padding_repeated_twice))
     before, after = around[::2], around[1::2]
     if layer.padding_mode == "zeros" and before == after:
-        return _unpadded_gradient(layer, gradient, weight, shape, before[::-1])
+        return _unpadded_gradient(layer, gradient, weight, shape=shape, padding=before[::-1])
     # Padding is linear: how its gradient flows does not depend on the values that are padded.
     mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
     with torch.enable_grad():
         blank = gradient.new_zeros(shape, requires_grad=True)
         padded = F.pad(blank, around, mode=mode)
-    inner = _unpadded_gradient(layer, gradient, weight, padded.shape, (0,) * len(before))
+    inner = _unpadded_gradient(
+        layer, gradient, weight, shape=padded.shape, padding=(0,) * len(before)
+    )
     return torch.autograd.grad(padded, blank, inner)[0]
 
 

@@ -115,7 +115,7 @@ class _Header:
                 raise ValueError(f"{name!r} is said to lie from byte {start} to {end}")
             if name in tensors:
                 raise ValueError(f"{name!r} is there twice")
-            tensors[name] = TensorInfo(name, code, shape, start, end)
+            tensors[name] = TensorInfo(name, code, shape, start=start, end=end)
         place = begin
         for info in sorted(tensors.values(), key=lambda info: (info.start, info.end)):
             if info.start < place:

@@ -203,7 +203,7 @@ class _InMemory(TensorFile):
             reason = f"{odd!r} is of the number format {source.tensors[odd].dtype}"
             raise wording.broken(self.path, f"{reason}, which is not read")
         self.tensors = {
-            key: TensorInfo(key, CODES[each.dtype], tuple(each.shape), 0, each.nbytes)
+            key: TensorInfo(key, CODES[each.dtype], tuple(each.shape), start=0, end=each.nbytes)
             for key, each in source.tensors.items()
         }
 
@@ -414,7 +414,7 @@ def _info(key: str, entry: Any, begin: int, any_format: bool) -> TensorInfo:
     size = offsets[1] - offsets[0] if len(offsets) == 2 else -1
     if size < 0 or (dtype is not None and size != math.prod(shape) * dtype.itemsize):
         raise ValueError(f"the place {offsets} of {key!r} does not fit its shape {shape}")
-    return TensorInfo(key, code, tuple(shape), begin + offsets[0], begin + offsets[1])
+    return TensorInfo(key, code, tuple(shape), start=begin + offsets[0], end=begin + offsets[1])
 
 
 def _counts(key: str, value: Any) -> list[int]:

@@ -27,9 +27,9 @@ def preview_generator(run: Loaded, recorder: Recorder | None) -> Callable[[int],
             run.config,
             run.data.family,
             run.data.location,
-            DTYPES[run.precision],
-            device,
-            run.placed.machine,
+            dtype=DTYPES[run.precision],
+            device=device,
+            machine=run.placed.machine,
         )
 
     def generate(step: int) -> None:
@@ -42,10 +42,10 @@ def preview_generator(run: Loaded, recorder: Recorder | None) -> Callable[[int],
                     replace(run.data.sampler(run.transformer, device), other=other),
                     run.config.preview,
                     run.data.prompts,
-                    functools.partial(recorder.write_preview, step),
-                    run.observer.cancelled,
-                    run.data.dataset.usual_layers,
-                    run.data.dataset.usual_frames,
+                    deliver=functools.partial(recorder.write_preview, step),
+                    stop=run.observer.cancelled,
+                    layers=run.data.dataset.usual_layers,
+                    frames=run.data.dataset.usual_frames,
                 )
 
     return generate

@@ -275,9 +275,11 @@ class Recorder:
             self.folder.checkpoints,
             step,
             self._settings,
-            self._state.tensors(),
-            lambda path: self._write_adapter(path, layout, "fp32", step, self._main, proof=False),
-            self._power_facts(),
+            tensors=self._state.tensors(),
+            write_adapter=lambda path: self._write_adapter(
+                path, layout, "fp32", step=step, weights=self._main, proof=False
+            ),
+            facts=self._power_facts(),
         )
 
     @property
@@ -366,12 +368,12 @@ class Recorder:
             self.folder.path,
             status,
             step,
-            tuple(adapters),
-            tuple(self._images),
-            totals.losses,
-            self._checkpoints.best(),
-            self._why(status, step),
-            totals.levels,
+            adapters=tuple(adapters),
+            pictures=tuple(self._images),
+            losses=totals.losses,
+            best=self._checkpoints.best(),
+            stopped_early=self._why(status, step),
+            levels=totals.levels,
         )
         self._observer.notify(RunFinished(result))
         return result
@@ -392,7 +394,7 @@ class Recorder:
         for name, weights in exported.items():
             for layout in output.layouts:
                 path = self.folder.path / layout_name(name, layout)
-                self._write_adapter(path, layout, output.dtype, step, weights)
+                self._write_adapter(path, layout, output.dtype, step=step, weights=weights)
                 adapters.append(path)
         if self._unwritten.failed(_CHECKPOINT):
             self._save(step)
@@ -448,7 +450,9 @@ class Recorder:
         average = None if kept is None else kept.about_exponential()
         header = dataclasses.replace(self._header, step=step, date=now, average=average)
         metadata = adapter_metadata(state, header, self._config.output.metadata)
-        write_adapter(path, state, layout, self._key_map, metadata, dtype, proof=proof)
+        write_adapter(
+            path, state, layout, key_map=self._key_map, metadata=metadata, dtype=dtype, proof=proof
+        )
 
     def close(self) -> None:
         """Close its files."""

@@ -116,7 +116,9 @@ def train(
                 machine=machine or Machine(),
             )
         except RunCancelledError:
-            result = RunResult(cache_folder(config), "cancelled", 0, (), (), ())
+            result = RunResult(
+                cache_folder(config), "cancelled", 0, adapters=(), pictures=(), losses=()
+            )
             if processes.index == 0:
                 observer.notify(RunFinished(result))
             return result
@@ -140,12 +142,21 @@ def _train(
     require_possible(config, family, processes)
     precision = resolve_precision(config.training.precision, processes.device)
     start = find_start(config, family, precision, processes)
-    require_resumable(config, family, precision, start, processes)
+    require_resumable(config, family, precision, start=start, processes=processes)
     if start.folder is None and processes.index == 0:
         require_folder(Path(config.output.dir) / config.output.name)
 
     check = functools.partial(require_trainable, config, family, start=start.adapter)
-    data = prepare(config, observer, processes, make_source, within, machine, family, check)
+    data = prepare(
+        config,
+        observer,
+        processes,
+        make_source=make_source,
+        within=within,
+        machine=machine,
+        family=family,
+        check=check,
+    )
     require_trained(config, data.dataset)
     config = _fitted(config, data, first_observer)
 
@@ -155,10 +166,10 @@ def _train(
         with_text(config),
         precision,
         hashes["base"],
-        hashes["dataset"],
-        start_identity(config, start.checkpoint),
-        data.dataset.source,
-        marks,
+        dataset=hashes["dataset"],
+        start=start_identity(config, start.checkpoint),
+        source=data.dataset.source,
+        adapters=marks,
     )
     requested_steps = run_length(config)
     start, config = matching_start(
@@ -172,7 +183,14 @@ def _train(
     )
     settings = {**settings, "training.steps": run_length(config)}
     planned = plan_memory(
-        with_text(config), data, precision, start, settings, processes, observer, machine
+        with_text(config),
+        data,
+        precision,
+        start=start,
+        settings=settings,
+        processes=processes,
+        observer=observer,
+        machine=machine,
     )
     start = planned.start
     cancel_together(processes, observer.cancelled())
@@ -196,12 +214,29 @@ def _train(
         )
         if processes.index > 0:
             status, step = train_loaded(run, None)
-            return RunResult(Path(config.output.dir), status, step, (), (), ())
+            return RunResult(
+                Path(config.output.dir), status, step, adapters=(), pictures=(), losses=()
+            )
         memory = planned.config.memory
-        header = run_header(planned.recorded, data, precision, hashes, workflow, observer, marks)
+        header = run_header(
+            planned.recorded,
+            data,
+            precision,
+            hashes=hashes,
+            workflow=workflow,
+            observer=observer,
+            base_adapters=marks,
+        )
         # The run file keeps the user's words, so that another machine may choose anew.
         folder = at_end.enter_context(
-            _open_folder(config, start, hashes, workflow, memory, requested_steps)
+            _open_folder(
+                config,
+                start,
+                hashes,
+                workflow=workflow,
+                memory=memory,
+                requested_steps=requested_steps,
+            )
         )
         recorder = Recorder(
             folder,

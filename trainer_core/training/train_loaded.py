@@ -144,8 +144,8 @@ def _memory_manager(run: Loaded, split: SplitBatches, recorder: Recorder | None)
         run.placed,
         run.state.adapter.parameters(),
         run.state.optimizer,
-        run.observer,
-        recorder.save if recorder else lambda step: None,
+        observer=run.observer,
+        save=recorder.save if recorder else lambda step: None,
         may_grow=run.may_grow,
         smaller=SmallerStep(run.placed, split, run.pace) if allowed else None,
     )
@@ -158,8 +158,8 @@ def _step_metrics(run: Loaded, clock: StepClock) -> StepMetrics:
         run.data.family.layers.repeated_blocks,
         # No process has a whole weight of a sharded base.
         0 if run.processes.sharded else settings.norms_every,
-        run.steps,
-        lambda line: run.observer.notify(Warned(line)),
+        steps=run.steps,
+        warn=lambda line: run.observer.notify(Warned(line)),
     )
     return StepMetrics(clock, norms, settings.sigma_bands, run.processes.device)
 

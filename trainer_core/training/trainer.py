@@ -196,7 +196,7 @@ class Trainer:
         norm = clip_gradients(self.parameters, self.training.max_grad_norm)
         # With one process, the only place where a step waits for the device.
         times = self.plan.times_per_sample
-        numbers = read_numbers(self.processes, micro_results, norm, samples, times)
+        numbers = read_numbers(self.processes, micro_results, norm, samples=samples, times=times)
         self.clock.mark_numbers_read()
         finite = math.isfinite(numbers.loss + numbers.norm)
         if not finite:
@@ -418,7 +418,9 @@ class Trainer:
             return
         self._signal_restore(step, first_bad_step)
         remedy = self._save_last(step, first_bad_step)
-        raise non_finite_error(step, what, micro_results, remedy, self._broken_place(step))
+        raise non_finite_error(
+            step, what, micro_results, remedy=remedy, place=self._broken_place(step)
+        )
 
     def _signal_restore(self, step: int, first_bad_step: int) -> None:
         """Leave the training loop with `RestoreSignal` where a checkpoint can be restored.

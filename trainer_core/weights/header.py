@@ -47,9 +47,9 @@ _BASE = Wording(
     BaseModelError,
     "base.path: ",
     "a readable file",
-    READABLE,
-    "Download the model's .safetensors file.",
-    "Download or copy the file again; compare its size with the one at the source.",
+    whole=READABLE,
+    instead="Download the model's .safetensors file.",
+    again="Download or copy the file again; compare its size with the one at the source.",
 )
 
 

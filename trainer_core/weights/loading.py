@@ -175,7 +175,7 @@ def load_file(
         BaseModelError: When the file does not hold exactly the weights of the family, or holds
             them in a format that is not read here.
     """
-    plan = _plan_file(location, spec, torch.device(device), packing, mapped)
+    plan = _plan_file(location, spec, torch.device(device), packing=packing, mapped=mapped)
     return _filled(plan, spec, dtype, take)
 
 
@@ -211,7 +211,7 @@ def _filled(plan: WeightPlan, spec: FileSpec, dtype: torch.dtype, take: Take | N
             stored = plan.stored(name, index)
             if stored is not None and plan.packing is not None:
                 parts = plan.packing.read(stored, reader, name, rows)
-                _put_packed(model, target.removesuffix(".weight"), stored, parts, dtype)
+                _put_packed(model, target.removesuffix(".weight"), stored, parts=parts, dtype=dtype)
                 since += sum(part.nbytes for part in parts.values())
                 if since > _PACKED_BETWEEN and maker.type == "cpu":
                     _return_free_memory()
@@ -417,7 +417,7 @@ def _put_packed(
     shape = plain.out_features, plain.in_features
     parent, _, leaf = path.rpartition(".")
     # Its bias may have been read before, or is still to come.
-    packed = QuantizedLinear(stored, shape, parts, plain.bias, dtype)
+    packed = QuantizedLinear(stored, shape, parts, bias=plain.bias, precision=dtype)
     setattr(model.get_submodule(parent), leaf, packed)
 
 

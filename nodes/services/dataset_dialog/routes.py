@@ -113,7 +113,7 @@ def _proposals(query: _Query) -> dict[str, Proposal]:
 def proposed(folder: str, images: Sequence[Any], texts: Sequence[str], extension: str) -> str:
     """Keep a captioner's texts for the images of a person's own folder (`propose`)."""
     extension = _extension({"extension": extension})
-    return propose(_own(folder), _journals(), images, texts, extension)
+    return propose(_own(folder), _journals(), images, texts=texts, extension=extension)
 
 
 def _save(query: _Query, body: bytes) -> Any:

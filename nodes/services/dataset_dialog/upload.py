@@ -217,7 +217,7 @@ class Drops:
             raise storage_error(root / name, error) from error
         owner = new_owner()
         closing.callback(owner.drop)
-        drop = Drop(str(owner.token), root, name, adds, staging, closing)
+        drop = Drop(str(owner.token), root, name, adds=adds, staging=staging, closing=closing)
         with self._lock:
             self._open[drop.token] = drop
         return drop

@@ -99,7 +99,9 @@ def _shared(first: DatasetChoice, others: Sequence[DatasetChoice]) -> dict[str, 
             # What holds for the whole run is said by whoever says something.
             silent = path.startswith(_OF_THE_RUN) and _default(path) in (value, before)
             if not silent:
-                differing.append(_difference(path, before, name, value, _name(each)))
+                differing.append(
+                    _difference(path, before, name, theirs=value, their_name=_name(each))
+                )
             elif before == _default(path):
                 found[path] = (value, _name(each))
     if differing:
@@ -112,7 +114,7 @@ def _unset(first: DatasetChoice, other: DatasetChoice) -> Iterator[str]:
     for name in OVERRIDES:
         ours = _said(name, first)
         if _said(name, other) is None and ours is not None:
-            yield _difference(name, ours, _name(first), None, _name(other))
+            yield _difference(name, ours, _name(first), theirs=None, their_name=_name(other))
 
 
 def _difference(path: str, ours: Any, our_name: str, theirs: Any, their_name: str) -> str:

@@ -106,9 +106,9 @@ def read_history(folder: Path, place: Place, prompts: Sequence[str]) -> History:
         next((step for line in reversed(lines) if (step := _number(line))), 0),
         [(step, loss, rate) for step, loss, rate, _ in read],
         _samples(folder, place, _prompts_by_step(folder, prompts)),
-        sum(times) / len(times) if times else 0.0,
-        _held_out(folder / METRICS),
-        _advice(folder),
+        step_seconds=sum(times) / len(times) if times else 0.0,
+        held_out=_held_out(folder / METRICS),
+        advice=_advice(folder),
     )
 
 
@@ -137,7 +137,7 @@ def read_ending(folder: Path) -> Ending:
     elif status == "done" and step < steps:
         status = "stopped"
     known = status in {"done", "stopped", "cancelled", "failed", "running"}
-    return Ending(status if known else "lost", step, steps, best, requested)
+    return Ending(status if known else "lost", step, steps, best=best, asked=requested)
 
 
 def _refused(reason: str) -> InputError:

@@ -60,7 +60,7 @@ def run_name(query: Mapping[str, str], prompt: Mapping[str, Any]) -> str:
     name, folder = query.get("name") or inputs.get("name"), inputs.get("folder", "")
     if not (isinstance(name, str) and isinstance(folder, str)):
         return ""
-    return Answers(folder, "", "", "", name).run_name
+    return Answers(folder, "", "", quality="", name=name).run_name
 
 
 def versions_of(
@@ -146,7 +146,7 @@ def differences_from(folder: Path, ending: Ending, forms: Sequence[Form]) -> Dif
 def run_state(folder: Path, run: str, node_id: str = "", workflow: str = "") -> RunState:
     """A run as its version folder has it; `InputError` where its record is damaged."""
     ending = read_ending(folder)
-    state = RunState(node_id, run, folder.parent.name, ending.steps, workflow)
+    state = RunState(node_id, run, folder.parent.name, steps=ending.steps, workflow=workflow)
     state.status = "training" if ending.status == "running" else ending.status
     prompts, state.seed = read_run_file(folder)
     state.take_history(folder, comfy_host.output_place, prompts)

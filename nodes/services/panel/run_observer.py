@@ -88,7 +88,9 @@ class NodeObserver:
             else Continuation()
         )
         steps = self.continuation.steps or steps
-        self.state = RunState(node_id, comfy_host.current_prompt(), name, steps, workflow)
+        self.state = RunState(
+            node_id, comfy_host.current_prompt(), name, steps=steps, workflow=workflow
+        )
         if isinstance(prompt, Mapping):
             self.state.asked = graph_settings(prompt, node_id)
         self.state.choices = [dict(choice) for choice in choices]

@@ -209,7 +209,7 @@ def plan_run(answers: Answers, model: Any = None, *, complete: bool = True) -> Q
     values.pop("family", None)
     if answers.steps:
         _shorten(values, answers.steps)
-    rows = [*_facts(answers, samples, captions, base, vram, values)]
+    rows = [*_facts(answers, samples, captions, base=base, vram=vram, values=values)]
     if preset.hours is not None and not answers.steps:
         rows.append(_time(preset.hours, values["dataset.preservation.share"]))
     for setting, value, why in preset.chosen:
@@ -258,9 +258,9 @@ def as_node_values(plan: QuickPlan, connected: Connected) -> NodeValues:
         if plan.borrows
         else BaseChoice(plan.family, sections.pop("base"), precision),
         PreviewChoice(sections.pop("preview")),
-        AdapterChoice(sections.pop("adapter", {})),
-        SettingsChoice({**sections, "preview": every}),
-        own,
+        adapter=AdapterChoice(sections.pop("adapter", {})),
+        settings=SettingsChoice({**sections, "preview": every}),
+        own=own,
     )
 
 

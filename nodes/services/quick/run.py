@@ -30,16 +30,25 @@ def run_quick(
         node_id, answers.run_name, trains=True, steps=steps, choices=plan.choices, queued=workflow
     )
     try:
-        cache = encode(node_id, parts.dataset, parts.base, clip, vae, parts.previews, {}, observer)
+        cache = encode(
+            node_id,
+            parts.dataset,
+            parts.base,
+            clip=clip,
+            vae=vae,
+            previews=parts.previews,
+            options={},
+            observer=observer,
+        )
         return run_training(
             node_id,
             parts.base,
             cache,
-            parts.adapter,
-            parts.settings,
-            vae,
-            parts.own,
-            workflow,
+            adapter=parts.adapter,
+            settings=parts.settings,
+            vae=vae,
+            own=parts.own,
+            workflow=workflow,
             observer=observer,
         )
     except TrainerError:

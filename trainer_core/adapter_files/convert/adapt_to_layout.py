@@ -112,7 +112,8 @@ def adapt_to_layout(state: AdapterState, key_map: KeyMap, wanted: ConversionOpti
     unheld = {
         name
         for name, layer in outlines.items()
-        if DORA_SCALE in layer.tensors and not _holds_magnitude(kind, name, layer, key_map, wanted)
+        if DORA_SCALE in layer.tensors
+        and not _holds_magnitude(kind, name, layer, key_map=key_map, wanted=wanted)
     }
     if wanted.form == LOW_RANK and FILE_RULES[state.kind].multiplies:
         unheld = set(outlines)
@@ -121,7 +122,14 @@ def adapt_to_layout(state: AdapterState, key_map: KeyMap, wanted: ConversionOpti
     refuse_undivided(state, key_map, "ComfyUI's model", welcome=KeyMap.is_comfyuis)
     adapted = Adapted(state, Options(fused=wanted.fused), {})
     if unheld and wanted.weight_of is not None and wanted.layout in _HOSTS:
-        adapted = _merged(state, outlines, unheld, key_map, wanted.weight_of, adapted.options)
+        adapted = _merged(
+            state,
+            outlines,
+            unheld,
+            key_map=key_map,
+            weight_of=wanted.weight_of,
+            options=adapted.options,
+        )
     if wanted.form is not None:
         if state.kind != wanted.form:
             raise AdapterError(
@@ -167,7 +175,9 @@ def _as_low_rank(
         if state.kind == LOW_RANK and source.name not in unheld:
             return layer
         whole = source.name in unheld
-        nearest = _nearest_low_rank(state.kind, name, layer, source, wanted, whole=whole)
+        nearest = _nearest_low_rank(
+            state.kind, name, layer, source=source, wanted=wanted, whole=whole
+        )
         if not is_outline(layer):
             errors[name] = nearest.error
         return nearest.layer
@@ -190,7 +200,7 @@ def _nearest_low_rank(
     if not whole:
         if source.cut == WHOLE:
             return as_low_rank(name, kind, layer, wanted.rank)
-        return rows_as_low_rank(name, kind, layer, source.cut, wanted.rank)
+        return rows_as_low_rank(name, kind, layer, cut=source.cut, rank=wanted.rank)
     if wanted.weight_of is None or wanted.rank is None:
         magnitude = DORA_SCALE in layer.tensors
         what = f"has a DoRA magnitude, which layout {wanted.layout!r} does not hold"
@@ -272,7 +282,7 @@ def _with_differences(
         if native not in groups:
             return state.extras[native]
         layers = {name: state.layers[name] for name in groups[native]}
-        difference = _difference(native, state.kind, key_map, layers, change)
+        difference = _difference(native, state.kind, key_map, layers=layers, make=change)
         return {**state.extras.get(native, {}), "diff": difference}
 
     def outline(native: str) -> Mapping[str, Tensor]:
@@ -280,7 +290,7 @@ def _with_differences(
         if native not in groups:
             return own
         layers = {name: outline_of(state.layers, name) for name in groups[native]}
-        difference = _difference(native, state.kind, key_map, layers, outline_of_change)
+        difference = _difference(native, state.kind, key_map, layers=layers, make=outline_of_change)
         return {**own, "diff": difference}
 
     return LazyMapping(dict.fromkeys([*state.extras, *groups]), make, outline)

@@ -138,7 +138,7 @@ def convert(
     """
     _check_options(layout, approximate, rank, fused=fused)
     check_target(source, target, layout, overwrite=overwrite)
-    wanted = ConversionOptions(layout, fused, approximate, rank, weight_of)
+    wanted = ConversionOptions(layout, fused, approximate, rank=rank, weight_of=weight_of)
     with open_adapter(source, key_map, tolerant=True, extras=extras == "keep") as opened:
         if not (drop := extras == "drop"):
             refuse_unread(opened.file)
@@ -149,7 +149,15 @@ def convert(
         reformed = _is_reformed(adapted, key_map, wanted)
         header, left_out = kept_header(opened.file.metadata, state.kind, kind, reformed=reformed)
         options = {"options": adapted.options, "watch": watch, "replace": overwrite}
-        write = partial(write_adapter, target, adapted.state, layout, key_map, header, **options)
+        write = partial(
+            write_adapter,
+            target,
+            adapted.state,
+            layout,
+            key_map=key_map,
+            metadata=header,
+            **options,
+        )
         written, notes = _write(write, dtype)
         notes += left_out + _warnings(state, adapted, wanted, key_map)
         notes += _notes_of_file(source, opened.file, drop=drop)
@@ -157,13 +165,13 @@ def convert(
         source,
         target,
         kind,
-        layout,
-        len(state.layers),
-        dict(adapted.errors),
-        adapted.merged,
-        dropped,
-        written.rounding,
-        notes,
+        layout=layout,
+        layers=len(state.layers),
+        errors=dict(adapted.errors),
+        merged=adapted.merged,
+        dropped=dropped,
+        rounding=written.rounding,
+        notes=notes,
     )
 
 

@@ -311,7 +311,7 @@ class _Maker:
         total = weight + layer_delta(kind, layer, weight).to(weight)
         norm = squared_norms(total, axis).sqrt()
         stretch = magnitude_ratio(magnitude.to(norm).flatten(), norm)
-        return Amendment(path, in_samples, stretch, axis, strength)
+        return Amendment(path, in_samples, stretch, axis=axis, strength=strength)
 
     def merge(self, parts: Sequence[_Part]) -> None:
         """Put adapters into the weight; the sum is computed exactly and rounded once."""

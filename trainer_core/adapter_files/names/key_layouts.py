@@ -181,7 +181,9 @@ def parse_ending(path: Path, text: str) -> ParsedKey | str:
     """As `parse_key`, whatever part of a pipeline the key begins with; errors as there."""
     found = _XLABS.fullmatch(text)
     if found is not None:
-        return ParsedKey(found["name"], "xlabs", f"lora_{found['side']}", LOW_RANK, "xlabs")
+        return ParsedKey(
+            found["name"], "xlabs", f"lora_{found['side']}", kind=LOW_RANK, spelling="xlabs"
+        )
     found = _KEY.fullmatch(text)
     if found is None:
         beside = beside_factors(without_prefix(text))
@@ -196,7 +198,7 @@ def parse_ending(path: Path, text: str) -> ParsedKey | str:
         own = name + MODULATION if ending == MODULATION_ENDING else name
         return ParsedKey(own, layout, _OTHERS[ending])
     kind, role, spelling = _FACTORS[ending]
-    return ParsedKey(name, layout, role, kind, spelling)
+    return ParsedKey(name, layout, role, kind=kind, spelling=spelling)
 
 
 def file_layout(path: Path, layouts: Mapping[str, str], *, plain: bool) -> str:

@@ -402,7 +402,7 @@ def _other_names(
     for name in _known_names(key_map):
         for number in numbers.get(name.native.partition(".{}.")[0], ("",)):
             path, native = (text.replace("{}", number, 1) for text in (name.path, name.native))
-            place = _place(key_map, shapes, path, native, name)
+            place = _place(key_map, shapes, path, native=native, name=name)
             if place is not None:
                 yield path, place, name.spellings or key_map.comfyui_spellings
 

@@ -158,7 +158,7 @@ def read_content(
     keys = _without_strangers({text: parse_key(file.path, name) for text, name in spelt})
     for text, key in keys.items():
         if not isinstance(key, str):
-            _sort(file, found, text, key, file.tensors[text])
+            _sort(file, found, text, key=key, info=file.tensors[text])
             continue
         found.unread[text] = key
         if (own := parse_text_key(file.path, text)) is not None:
@@ -175,7 +175,9 @@ def read_content(
     if config is not None:
         bare = (name for name, each in found.factors.items() if DORA_SCALE not in each)
         config.check(kind, next(bare, None))
-    drafts = {name: _draft(file.path, name, kind, found, config) for name in found.factors}
+    drafts = {
+        name: _draft(file.path, name, kind, found=found, config=config) for name in found.factors
+    }
     rules = FILE_RULES[kind]
     ranked = {n for n, factors in found.outlines.items() if rules.alpha_rank(factors) is not None}
     whole = () if rules.unused_alpha is not None else found.outlines.keys() - ranked
@@ -183,18 +185,18 @@ def read_content(
         file.path,
         kind,
         layout,
-        _dtypes(file, found),
-        _lazy(file, kind, drafts),
-        file.metadata,
-        {name: _tensors(file, keys) for name, keys in found.extras.items()},
-        tuple(n for n, alpha in found.alphas.items() if n in ranked and alpha == 0.0),
-        whole,
-        {name: alpha for name, alpha in found.alphas.items() if name in whole},
-        found.unread,
-        lambda name, factor, first, last: _rows(file, drafts[name].keys[factor], first, last),
-        _assumed(file) if checked and config is None else "",
-        {text: text_encoder_of(text_path(key.name) or "") for text, key in texts.items()},
-        lambda keys: _text_layers(file, kind, {text: texts[text] for text in keys}),
+        dtypes=_dtypes(file, found),
+        layers=_lazy(file, kind, drafts),
+        metadata=file.metadata,
+        extras={name: _tensors(file, keys) for name, keys in found.extras.items()},
+        zero_alpha=tuple(n for n, alpha in found.alphas.items() if n in ranked and alpha == 0.0),
+        whole=whole,
+        unused_alpha={name: alpha for name, alpha in found.alphas.items() if name in whole},
+        unread=found.unread,
+        rows=lambda name, factor, first, last: _rows(file, drafts[name].keys[factor], first, last),
+        assumed=_assumed(file) if checked and config is None else "",
+        texts={text: text_encoder_of(text_path(key.name) or "") for text, key in texts.items()},
+        text_layers=lambda keys: _text_layers(file, kind, {text: texts[text] for text in keys}),
     )
 
 
@@ -219,10 +221,12 @@ def _text_layers(
     """Layers of text encoders, which are checked only where a family reads them."""
     found = _Sorted()
     for text, key in texts.items():
-        _sort(file, found, text, key, file.tensors[text])
+        _sort(file, found, text, key=key, info=file.tensors[text])
     if texts and _only_kind(file.path, found) != kind:
         raise broken(file.path, f"its denoiser has a {kind}, and its text encoder has none")
-    drafts = {name: _draft(file.path, name, kind, found, None) for name in found.factors}
+    drafts = {
+        name: _draft(file.path, name, kind, found=found, config=None) for name in found.factors
+    }
     return _lazy(file, kind, drafts)
 
 
@@ -372,14 +376,14 @@ def _only_kind(path: Path, found: _Sorted) -> str:
 
 def _draft(path: Path, name: str, kind: str, found: _Sorted, config: PeftConfig | None) -> Draft:
     alpha = found.alphas.get(name)
-    outline = outline_layer(path, name, kind, found.outlines[name], alpha)
+    outline = outline_layer(path, name, kind, factors=found.outlines[name], alpha=alpha)
     rules = FILE_RULES[kind]
     check = partial(rules.check_alpha, alpha=alpha or 0.0)
     if config is None or rules.multiplies:
         return Draft(found.factors[name], outline, check=check)
     outline, scale = config.scaled(without_prefix(name), kind, outline, own=alpha is not None)
     scaled = "" if scale is None else rules.row_factors(outline.tensors)[0][0]
-    return Draft(found.factors[name], outline, scaled, scale or 1.0, check)
+    return Draft(found.factors[name], outline, scaled, scale=scale or 1.0, check=check)
 
 
 def _dtypes(file: TensorFile, found: _Sorted) -> tuple[str, ...]:

@@ -229,11 +229,11 @@ def _config(source: str, values: Any) -> PeftConfig:
         source,
         kind,
         _rank("r", values.get("r")),
-        _number(alpha_name, values.get(alpha_name)),
-        _patterns(source, values, "rank_pattern"),
-        _patterns(source, values, "alpha_pattern"),
-        _switch(values, "use_rslora") or False,
-        _switch(values, "use_dora"),
+        alpha=_number(alpha_name, values.get(alpha_name)),
+        rank_pattern=_patterns(source, values, "rank_pattern"),
+        alpha_pattern=_patterns(source, values, "alpha_pattern"),
+        rslora=_switch(values, "use_rslora") or False,
+        dora=_switch(values, "use_dora"),
     )
 
 

@@ -246,7 +246,16 @@ def extract_layer(name: str, difference: Tensor, config: AdapterConfig) -> Extra
     matrix = matrix if matrix.dtype == torch.float64 else matrix.float()
     outputs, inputs, *kernel = difference.shape
     rank = float(config.rank)
-    plan = LayerPlan(name, name, inputs, outputs, config.rank, rank, config, tuple(kernel))
+    plan = LayerPlan(
+        name,
+        name,
+        inputs,
+        outputs=outputs,
+        rank=config.rank,
+        alpha=rank,
+        config=config,
+        kernel=tuple(kernel),
+    )
     rules = FILE_RULES[config.kind]
     state = rules.extract(plan, matrix)
     if rules.splits:

@@ -250,7 +250,10 @@ class DeltaComparison:
         """Compare the layers of one weight by what they make of x."""
         theirs, unknown = self._their_products(x, self._shapes[tensor][0], patches)
         for module in modules:
-            yield module.name, self._compare_module(x, module, theirs, unknown, patches)
+            yield (
+                module.name,
+                self._compare_module(x, module, theirs, unknown=unknown, patches=patches),
+            )
             theirs[:, module.start : module.start + module.rows] = 0.0
         if bool(theirs.any()):
             # The rows that our adapter leaves as they are.
@@ -320,11 +323,11 @@ class DeltaComparison:
         if self._given and dtype not in (None, *_PRECISE):
             rounding = torch.finfo(dtype).eps
             if x.dtype != _QUICK:
-                rounding += rounding_of(x, kind, layer.tensors, dtype, scale)
+                rounding += rounding_of(x, kind, layer.tensors, dtype=dtype, scale=scale)
         magnitude = self._compare_magnitude(layer, module, here)
         still = magnitude is None and not bool(ours.any())
         cause = _OF_ALPHA if any(map(self._has_no_alpha, here)) else ""
-        proof = _layer_proof(difference, dtype, rounding, still, cause)
+        proof = _layer_proof(difference, dtype, rounding, still=still, cause=cause)
         if magnitude is None:
             return proof
         return replace(

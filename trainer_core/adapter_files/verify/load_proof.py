@@ -206,7 +206,7 @@ def prove(
             # The base is the denoiser alone.
             shapes = {**shapes, **adapter_shapes(texts, key_map)}
         file = stack.enter_context(open_tensors(adapter_weights(path)))
-        comparison = DeltaComparison(file, key_map, shapes, own, state is not None)
+        comparison = DeltaComparison(file, key_map, shapes, own=own, with_base=state is not None)
         warning = "" if state is not None else format_warning(file)
         warnings = (warning,) if warning else ()
         layers = dict(comparison.layers())

@@ -99,7 +99,7 @@ def plan_native(
         f"a {LOW_RANK} with --approximate {LOW_RANK} --rank N --base PATH.",
     )
     check_parts(state.kind, outlines, key_map)
-    groups = list(_groups(state, outlines, key_map, options, spelt))
+    groups = list(_groups(state, outlines, key_map, options=options, spell=spelt))
     refuse_same_names(group.name for group in groups)
     for group in groups:
         _refuse_both(state, group)
@@ -130,7 +130,9 @@ def _groups(
         elif key_map.is_fused_only(native.name):
             if parts[native.name][0] == name:
                 modules = tuple(parts[native.name])
-                fused = _fused_layer(state, outlines, key_map, options, native.name, modules)
+                fused = _fused_layer(
+                    state, outlines, key_map, options=options, native=native.name, modules=modules
+                )
                 yield _Group(spell(native.name), modules, native.name, fused)
         elif not options.fused and not (swapped and FILE_RULES[state.kind].multiplies):
             # What multiplies has to find the rows as ComfyUI has them.
@@ -139,7 +141,9 @@ def _groups(
             yield _Group(spell(native.name), (name,), native.name, swapped=True)
         elif parts[native.name][0] == name:
             modules = tuple(parts[native.name])
-            fused = _fused_layer(state, outlines, key_map, options, native.name, modules)
+            fused = _fused_layer(
+                state, outlines, key_map, options=options, native=native.name, modules=modules
+            )
             yield _Group(spell(native.name), modules, native.name, fused)
 
 

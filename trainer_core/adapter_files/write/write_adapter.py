@@ -98,7 +98,9 @@ def write_adapter(
     checked = check if proof and is_for_comfyui(state, layout, key_map) else None
 
     def write(target: Path) -> None:
-        stream_tensors(target, outlines, content.tensors(), header, checked, replace=replace)
+        stream_tensors(
+            target, outlines, content.tensors(), metadata=header, check=checked, replace=replace
+        )
 
     if plan.config is not None:
         save_folder(path, plan.config, write, replace=replace)

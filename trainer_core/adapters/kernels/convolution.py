@@ -68,9 +68,9 @@ class Window:
             tuple(conv.kernel_size),
             tuple(conv.stride),
             padding,
-            tuple(conv.dilation),
-            conv.groups,
-            border,
+            dilation=tuple(conv.dilation),
+            groups=conv.groups,
+            border=border,
         )
 
     def convolve(self, x: Tensor, weight: Tensor) -> Tensor:

@@ -156,7 +156,16 @@ def _backward(kernel: AdapterKernel, ctx: Any, g: Tensor) -> tuple[Tensor | None
             now = weight.to(g.device, g.dtype)
             x_gradient = g @ now if share is None else share.accumulator.add_input(g, now)
     if takes_path:
-        found = _path_gradients(kernel.path, g, x, x_gradient, operands, kept, scale, share)
+        found = _path_gradients(
+            kernel.path,
+            g,
+            x,
+            x_gradient=x_gradient,
+            operands=operands,
+            kept=kept,
+            scale=scale,
+            share=share,
+        )
     else:
         found = cast("WholeDelta", kernel.whole).add_gradients(g, x, x_gradient, operands, scale)
     own = None if x_gradient is None or share is not None else x_gradient.view(shape)
@@ -185,7 +194,7 @@ def _path_gradients(
         hidden = down @ x.t()
     of_hidden, found = path.up_gradients(g, hidden, upper, operands, scale)
     if share is not None and share.shares_path:
-        share.accumulator.add_path(share, x, of_hidden, down, operands)
+        share.accumulator.add_path(share, x, of_hidden, down=down, operands=operands)
         return found
     turned = of_hidden.t()
     if not path.keeps_hidden:

@@ -136,7 +136,7 @@ def kronecker_spectrum(first: Spectrum, second: Spectrum, kept: int) -> Spectrum
 def leading_pair(matrix: Tensor) -> tuple[Tensor, float, Tensor]:
     """The left vector, value and right vector of the largest singular value, in float64."""
     generator = torch.Generator().manual_seed(0)
-    u, s, vh = largest_singular(matrix, 1, generator, _SWEEPS, _SETTLED)
+    u, s, vh = largest_singular(matrix, 1, generator, sweeps=_SWEEPS, settled=_SETTLED)
     return u[:, 0], float(s[0]), vh[0]
 
 

@@ -319,7 +319,7 @@ class FactorLayer(nn.Module, BaseTunerLayer):
             factors = self.factors_on(x.device, adapter)
             if factors:
                 own = strength if adapter == ADAPTER_NAME else 1.0
-                y = self._add(y, x, adapter, factors, self.scaling[adapter] * own)
+                y = self._add(y, x, adapter, factors=factors, scale=self.scaling[adapter] * own)
         return y
 
     def _fused_sum(self, x: Tensor, scale: float) -> Tensor | None:

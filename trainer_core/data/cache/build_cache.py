@@ -82,7 +82,7 @@ def build_cache(
     mark = UseMark(keys.folder, np.concatenate(own))
     with opened_maker(keys, open_encoders, notify, options) as maker:
         lacking, extra, damaged = _missing(maker.index, columns, texts, options.verify)
-        _complete(maker, samples, columns, lacking, extra, prompts)
+        _complete(maker, samples, columns, lacking=lacking, extra=extra, prompts=prompts)
     kept = [item for item, task in prompts if task.entry.key not in maker.missing]
     kept = [item for item in kept if _has_controls(item, maker)]
     columns = samples.leave_out(columns, maker)

@@ -211,7 +211,12 @@ class CachedDataset:
         positive, negative = (self.memory.read(entry) for entry in item.class_texts)
         text = self.memory.read(item.text)
         return CachedSample(
-            item.name, item.bucket, latents, (), text, direction=(positive, negative)
+            item.name,
+            item.bucket,
+            latents,
+            controls=(),
+            conditioning=text,
+            direction=(positive, negative),
         )
 
 

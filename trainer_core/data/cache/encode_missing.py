@@ -267,7 +267,7 @@ def opened_maker(
     index = CacheIndex(keys.folder)
     with Claims(keys.folder) as claims:
         try:
-            yield Maker(keys, open_encoders, notify, index, claims, options)
+            yield Maker(keys, open_encoders, notify, index=index, claims=claims, options=options)
         finally:
             index.close()
 

@@ -342,7 +342,7 @@ class EntryKeys:
         def make() -> Conditioning:
             grid = latents[0], latents[1]
             animated = self.settings.animated
-            found = framing.latent_mask(bucket, grid, patch, animated, self.clips)
+            found = framing.latent_mask(bucket, grid, patch, animated=animated, clips=self.clips)
             self.hashes.check_unchanged(mask.path)
             return {"mask": (found.flip(-1) if flipped else found).half()}
 
@@ -392,7 +392,7 @@ class EntryKeys:
         controls, item = host.texts[0].images, host.item
         parts_of = (each.parts(self.hashes.of(each.path)) for each in controls)
         text = self._entry("text", prompt, *(part for parts in parts_of for part in parts))
-        kept = PreservedItem(prompt, item.bucket, item.controls, text, len(item.layers))
+        kept = PreservedItem(prompt, item.bucket, item.controls, text=text, layers=len(item.layers))
         return kept, TextTask(text, prompt, controls, f"the prompt {prompt!r}")
 
     def _sources(

@@ -140,7 +140,14 @@ class ItemColumns(Sequence[CachedItem]):
             _entry(self.places[place], keys[64 * n : 64 * n + 64]) for n, place in enumerate(places)
         )
         source = self.sources[at].tobytes().hex() if form.sourced else ""
-        return _item(form, entries, self.name(at), source, self.repeats[at], self.weights[at])
+        return _item(
+            form,
+            entries,
+            self.name(at),
+            source=source,
+            repeats=self.repeats[at],
+            weight=self.weights[at],
+        )
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and tuple(self) == tuple(other)

@@ -220,7 +220,9 @@ def _remove(
         files.gone[at] = True
         freed += int(files.sizes[at])
     needed = int(files.sizes[keep].sum())
-    return Collected(int(files.gone.sum()), freed, total - freed, needed, limit, dry)
+    return Collected(
+        int(files.gone.sum()), freed, total - freed, needed=needed, limit=limit, dry=dry
+    )
 
 
 def _marks(uses: Path) -> Iterator[_Mark]:

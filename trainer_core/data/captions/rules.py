@@ -153,7 +153,7 @@ class _Tags:
         between = f"{mark} " if f"{mark} " in own and mark.strip() else mark
         kept, moved = tuple(tags[: rules.keep]), tuple(tags[rules.keep :])
         orders = min(rules.shuffle, _orders_of(moved))
-        return cls(text, settings, kept, moved, between, orders)
+        return cls(text, settings, kept, moved=moved, between=between, orders=orders)
 
     def text(self, order: int) -> str:
         """The text of one of the orders; 0 is the caption as it is written."""

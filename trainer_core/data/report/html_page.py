@@ -244,7 +244,9 @@ def _beside(image: ReportedImage, shown: Sequence[Image.Image]) -> Iterator[str]
     preview = masked_thumbnail(image, shown[0] if shown else None, _BESIDE_SIDE)
     parts = [*shown[1:], *(() if preview is None else (preview,))]
     for control in image.controls[:_BESIDE]:
-        own = ReportedImage("", control.path, image.role, 0, 0, 0, (), ())
+        own = ReportedImage(
+            "", control.path, image.role, folder=0, width=0, height=0, placements=(), captions=()
+        )
         parts += thumbnails([own], _BESIDE_SIDE).get("", ())
     if parts:
         images = (f'<img alt="" src="{embedded(part)}">' for part in parts)

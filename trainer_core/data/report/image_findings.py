@@ -97,7 +97,9 @@ def _finding(
     if pairs:
         names, details = zip(*pairs, strict=True)
         shown = details if any(details) else ()
-        yield Finding(kind, KINDS[kind].severity, names, shown, tuple(map(tuple, groups)))
+        yield Finding(
+            kind, KINDS[kind].severity, names, details=shown, groups=tuple(map(tuple, groups))
+        )
 
 
 def _broken(names_and_reasons: Sequence[tuple[str, str]], *, skipped: bool) -> Iterator[Finding]:

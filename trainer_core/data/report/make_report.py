@@ -288,7 +288,9 @@ def _schedule(
     size, micro = batching.batch_size, batching.micro_batches
     samples: Counter[Bucket] = Counter()
     batches: Counter[Bucket] = Counter()
-    plan = planned_batches(planned, dataset, size, micro, dataset.preservation.share)
+    plan = planned_batches(
+        planned, dataset, size, micro_batches=micro, preserved_share=dataset.preservation.share
+    )
     for group in () if plan is None else plan.groups:
         samples[group.bucket] += len(group.indices)
         batches[group.bucket] += group.batches
@@ -300,7 +302,7 @@ def _schedule(
     )
     steps = 0.0 if plan is None else float(plan.steps_per_epoch)
     lines = () if plan is None else tuple(describe_plan(plan))
-    return listed, Schedule(size, micro, batching.steps, steps, lines)
+    return listed, Schedule(size, micro, batching.steps, steps_per_epoch=steps, plan=lines)
 
 
 def _folders(

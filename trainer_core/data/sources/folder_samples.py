@@ -83,9 +83,9 @@ class Reader:
             name,
             path,
             captions[0],
-            facts.width,
-            facts.height,
-            controls,
+            width=facts.width,
+            height=facts.height,
+            controls=controls,
             layers=layered,
             more_captions=captions[1:],
             mask=mask,
@@ -147,7 +147,7 @@ class Reader:
             self.problems.tell(f"left out: {name}, because of its mask")
             return False, None
         named = f"the mask {found.shown}"
-        return of_its_shape(named, read, path, facts, self.problems), found.path
+        return of_its_shape(named, read, path, image=facts, problems=self.problems), found.path
 
     def _captions(self, file: ListedFile, path: Path, name: str) -> tuple[str, ...] | None:
         with self.problems.of_captions(path):

@@ -207,7 +207,7 @@ def list_folder(
     caption = caption_extension.lower()
     _require_within(folder, within)
     elsewhere = {os.path.realpath(each) for each in without}
-    for name, linked in _walk(folder, listing, within, subfolders, elsewhere):
+    for name, linked in _walk(folder, listing, within, subfolders=subfolders, elsewhere=elsewhere):
         if listing.take(name, caption) and linked:
             _require_within(folder / name, within)
             _require_frames_within(folder / name, within)

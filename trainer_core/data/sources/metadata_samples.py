@@ -66,7 +66,7 @@ def survey_metadata(
     listing = list_folder(root, settings.caption_extension, within, clips=grid is not None)
     choices, problems = read_choices(root, within), Problems(settings)
     clips = ClipFiles(problems, grid, remembered)
-    survey = _Survey(root, settings, listing, problems, clips, choices)
+    survey = _Survey(root, settings, listing, problems=problems, clips=clips, choices=choices)
     for part in parts:
         survey.read(part)
     return survey.result(parts)
@@ -116,7 +116,9 @@ class _Survey:
             return
         if part.metadata is None:
             names = [name for name in self._files if name.startswith(base)]
-            entries = [(name, Entry(name, None, (), None, 1, 1.0)) for name in names]
+            entries = [
+                (name, Entry(name, None, (), mask=None, repeats=1, weight=1.0)) for name in names
+            ]
             known = KnownFiles(self.root, self._files)
         else:
             entries = self._entries(part.metadata)
@@ -199,7 +201,7 @@ class _Survey:
         facts = self._facts(file, image)
         controls = [self._control(place, text, known, image) for text in entry.controls]
         captions = self._captions(place, file, entry, image)
-        masked, mask = self._mask(place, entry, known, image, facts)
+        masked, mask = self._mask(place, entry, known, image=image, facts=facts)
         whole = [each for each in controls if each is not None]
         text = f"{place}: {file.shown} has no control image"
         if not controls and self.edits and self.problems.lacks_controls(file.shown, text, image):
@@ -241,7 +243,7 @@ class _Survey:
         return self.clips.info(self.listing.path(file), image, file.shown)
 
     def _control(self, place: str, text: str, known: KnownFiles, image: Path) -> Path | None:
-        name = self._file(place, text, known, "missing_control", image)
+        name = self._file(place, text, known, policy="missing_control", image=image)
         if name is None or self._facts(self._files[name], image) is None:
             return None
         return self.listing.path(self._files[name])
@@ -270,7 +272,7 @@ class _Survey:
         """Whether the sample may be trained as far as its mask goes, and the mask."""
         source = self.settings.mask.source
         if entry.mask is not None and source in {"auto", "files"}:
-            name = self._file(place, entry.mask, known, NO_MASK, image)
+            name = self._file(place, entry.mask, known, policy=NO_MASK, image=image)
             if name is None:
                 return False, None
             file = self._files[name]
@@ -278,7 +280,9 @@ class _Survey:
             named = f"{place}: the mask {file.shown}"
             if found is None or facts is None:
                 return found is not None, self.listing.path(file)
-            return of_its_shape(named, found, image, facts, self.problems), self.listing.path(file)
+            return of_its_shape(
+                named, found, image, image=facts, problems=self.problems
+            ), self.listing.path(file)
         if entry.mask is not None:
             words = f"{{count}} mask(s) of rows are not read (dataset.mask.source: {source}): "
             self.problems.count(words + "{names}", entry.mask)

@@ -83,7 +83,7 @@ def survey(
         DatasetError: When the folder is missing, or cannot be read.
     """
     root = dataset_root(settings.path)
-    found = survey_metadata(root, settings, within, remembered, grid)
+    found = survey_metadata(root, settings, within, remembered=remembered, grid=grid)
     if found is not None:
         _refuse_folders_beside_metadata(settings)
         return found
@@ -107,17 +107,27 @@ def survey(
     without = [root / prefix, *controls]
     for folder in mask_folder or ([root / MASK_FOLDER] if prefix else []):
         keys = {file.key for file in (*images, *listing.clips)}
-        masks_in_folder(folder, keys, masks, problems, within, without, clips=listing.with_clips)
+        masks_in_folder(
+            folder,
+            keys,
+            masks,
+            problems=problems,
+            within=within,
+            without=without,
+            clips=listing.with_clips,
+        )
     for key, mask in beside.items():
         take_mask(masks, key, mask, problems)
     clips = ClipFiles(problems, grid, remembered)
-    reader = Reader(listing, prefix, settings, problems, clips, masks=masks)
+    reader = Reader(listing, prefix, settings, problems=problems, clips=clips, masks=masks)
     reader.choices = read_choices(root, within)
     if layout == "layered":
         reader.layers = _layers_in_folder(root, listing, problems, within)
     elif controls or layout == "paired":
         folders = controls or [root / name for name in control_folders(root)]
-        reader.controls = controls_in_folders(folders, listing, masks, problems, within)
+        reader.controls = controls_in_folders(
+            folders, listing, masks, problems=problems, within=within
+        )
         reader.expects_controls = True
         images = _repeated(settings, layout, reader, images) if controls else images
     else:

@@ -137,7 +137,9 @@ def load_encoders(
     """`Family.load_encoders`, for the base's variant."""
 
     def encoder(kind: str, part: str) -> Any:
-        return load_frozen(f"transformers.{kind}", location.encoders, part, dtype, device)
+        return load_frozen(
+            f"transformers.{kind}", location.encoders, part, dtype=dtype, device=device
+        )
 
     return FluxEncoders(
         tokenizer=load_words("AutoTokenizer", location.encoders, "tokenizer"),

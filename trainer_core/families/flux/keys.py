@@ -56,7 +56,7 @@ _NAMES = {
 }
 
 KEY_MAP = with_text_encoders(
-    layer_names(_NAMES, SHARES, SPELLINGS, OTHER_NAMES, _ALIASES),
+    layer_names(_NAMES, SHARES, SPELLINGS, comfyui_names=OTHER_NAMES, aliases=_ALIASES),
     {TEXT_ENCODER: KOHYA_PREFIXES[TEXT_ENCODER]},  # its other one, T5, is never trained
 )
 

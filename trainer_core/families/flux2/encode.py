@@ -114,10 +114,10 @@ def load_encoders(
         f"transformers.{kind}",
         chat,
         load_vae,
-        CONTROLS[location.variant],
-        location,
-        dtype,
-        device,
+        controls=CONTROLS[location.variant],
+        location=location,
+        dtype=dtype,
+        device=device,
     )
     return replace(encoders, chat=_with_beginning(chat, encoders.tokenizer))
 

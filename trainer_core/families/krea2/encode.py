@@ -49,7 +49,9 @@ def load_encoders(
     padding; what it gives of real tokens is the same.
     """
     kind, chat = "transformers.Qwen3VLModel", replace(CHAT, states=_states(location))
-    return load_chat_encoders(kind, chat, load_vae, (0, 0), location, dtype, device)
+    return load_chat_encoders(
+        kind, chat, load_vae, controls=(0, 0), location=location, dtype=dtype, device=device
+    )
 
 
 def load_token_counter(location: BaseLocation) -> CountTokens:

@@ -197,7 +197,7 @@ def load_encoders(
     kind = "transformers.Qwen2_5_VLForConditionalGeneration"
     return QwenEncoders(
         tokenizer=load_words("AutoTokenizer", folder, "tokenizer"),
-        text_encoder=load_frozen(kind, folder, "text_encoder", dtype, device),
+        text_encoder=load_frozen(kind, folder, "text_encoder", dtype=dtype, device=device),
         vae=load_vae(location, dtype, device),
         image_processor=load_words("AutoImageProcessor", folder, "processor") if edits else None,
         variant=location.variant,

@@ -60,7 +60,14 @@ def predict(
 
         texts = [conditionings[index] for index in members]
         references = [chosen(each) for each in controls]
-        found = _predict_alike(transformer, runs, chosen(noisy), chosen(sigma), texts, references)
+        found = _predict_alike(
+            transformer,
+            runs,
+            chosen(noisy),
+            sigma=chosen(sigma),
+            conditionings=texts,
+            controls=references,
+        )
         velocities.update(zip(members, found, strict=True))
     return torch.stack([velocities[index] for index in range(len(noisy))])
 

@@ -117,7 +117,9 @@ def load_encoders(
             "Name the Diffusers folder of the base's own model as base.encoders.",
         )
     kind = "transformers.UMT5EncoderModel"
-    encoders = load_t5_encoders(kind, "Wan", load_vae, location, dtype, device, WanEncoders)
+    encoders = load_t5_encoders(
+        kind, "Wan", load_vae, location=location, dtype=dtype, device=device, form=WanEncoders
+    )
     encoders.lays_over = not denoiser.begins
     if denoiser.vision:
         encoders.vision = _load_vision(location, dtype, device)
@@ -128,7 +130,7 @@ def _load_vision(location: BaseLocation, dtype: torch.dtype, device: torch.devic
     path = location.encoders / "image_processor" / "preprocessor_config.json"
     mean, deviation = (_of_colors(path, name) for name in ("image_mean", "image_std"))
     kind = "transformers.CLIPVisionModel"
-    model = load_frozen(kind, location.encoders, "image_encoder", dtype, device)
+    model = load_frozen(kind, location.encoders, "image_encoder", dtype=dtype, device=device)
     return Vision(model, mean, deviation)
 
 

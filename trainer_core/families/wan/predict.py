@@ -75,7 +75,7 @@ def predict(
         return_dict=False,
     )[0]
     if time.ndim > 1:
-        velocity = _kept(velocity, noisy, clip, sigma, clean)
+        velocity = _kept(velocity, noisy, clip, sigma=sigma, clean=clean)
     return velocity.reshape(noisy.shape).to(noisy.dtype)
 
 

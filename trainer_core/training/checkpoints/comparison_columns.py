@@ -59,7 +59,9 @@ def run_columns(
         path = saved[step]
         for strength in strengths:
             label = f"step {step}{_at(strength, strengths)}"
-            columns.append(Column(label, Candidate(path, strength), step, str(path), step == best))
+            columns.append(
+                Column(label, Candidate(path, strength), step, file=str(path), best=step == best)
+            )
     return columns
 
 

@@ -106,9 +106,9 @@ def _read(folder: Path) -> KeptAverages | None:
             folder,
             int(facts["step"]),
             int(about["updates"]),
-            int(about["began"]),
-            tuple(float(each) for each in about["lengths"]),
-            {str(name): dict(each) for name, each in about["layers"].items()},
+            began=int(about["began"]),
+            lengths=tuple(float(each) for each in about["lengths"]),
+            layers={str(name): dict(each) for name, each in about["layers"].items()},
         )
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise CheckpointError(
@@ -166,7 +166,9 @@ def make_averaged(
     for layout in config.output.layouts:
         path = folder / layout_name(name, layout)
         dtype = config.output.dtype
-        write_adapter(path, state, layout, key_map, header, dtype, replace=replace)
+        write_adapter(
+            path, state, layout, key_map=key_map, metadata=header, dtype=dtype, replace=replace
+        )
         paths.append(path)
     return Averaged(length, error, tuple(paths))
 

@@ -135,7 +135,9 @@ def run_simulation(
     """
     target, *controls = images
     latents = (
-        base.family.latent_shape(base.location, target.width, target.height, layers, target.frames),
+        base.family.latent_shape(
+            base.location, target.width, target.height, layers=layers, frames=target.frames
+        ),
         *(base.family.control_shape(base.location, e.width, e.height) for e in controls),
     )
     tokens = base.location.text_length if text is None else text
@@ -184,7 +186,9 @@ def cached_run_estimate(
         return {"base": weights, "total": weights}
     largest, layers = largest_sample(cache.dataset.items)
     text, stepped = text_tokens(cache.dataset.items), with_largest_batch(config, cache.dataset)
-    return memory_estimate(base, run_simulation(stepped, base, largest, device, text, layers))
+    return memory_estimate(
+        base, run_simulation(stepped, base, largest, device=device, text=text, layers=layers)
+    )
 
 
 def _dtype(config: RunConfig, device: torch.device) -> torch.dtype:

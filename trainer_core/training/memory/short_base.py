@@ -116,7 +116,7 @@ class ShortBase:
             for group, name in enumerate(family.layers.repeated_blocks):
                 for index, block in enumerate(blocks_of(model, name)):
                     watch_blocks(block, live, marks, Phase("", group, index))
-            self._forward_backward_update(model, adapter, update, live, marks)
+            self._forward_backward_update(model, adapter, update, live=live, marks=marks)
         gradients = sum(each.numel() * each.element_size() for each in adapter.parameters())
         return {
             ADAPTER: held + gradients,

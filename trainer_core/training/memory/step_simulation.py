@@ -88,7 +88,9 @@ class StepSimulation:
         # A layer that is left out by chance needs less than one that is not.
         adapter = config.adapter.model_copy(update={"module_dropout": 0.0})
         self.config = config.model_copy(update={"adapter": adapter})
-        self._base = ShortBase(transformer, family, self.config, inputs, beside, worth)
+        self._base = ShortBase(
+            transformer, family, self.config, inputs=inputs, beside=beside, worth=worth
+        )
         self._kept = kept
         lists = family.layers.repeated_blocks
         self._all_counts = tuple(len(blocks_of(transformer, name)) for name in lists)

@@ -118,7 +118,14 @@ def velocity_error(
         The relative error of the velocity over all samples and `SIGMAS`.
     """
     exact, found = (
-        _velocities(predict, load, batch, guidance, device, parameterization)
+        _velocities(
+            predict,
+            load,
+            batch,
+            guidance=guidance,
+            device=device,
+            parameterization=parameterization,
+        )
         for load in (dense, other)
     )
     if batch.masks is not None:

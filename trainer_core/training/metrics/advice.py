@@ -146,8 +146,8 @@ class Adviser:
                 f"The adapter hardly moves: after {step} steps it changes no block's weights by "
                 f"more than {100 * largest:.2g} %. {how} whether adapter.targets names the right "
                 "layers.",
-                setting,
-                value,
+                setting=setting,
+                value=value,
             )
         limit = OVERTURNED if course.turns else OVERBAKED
         if middle > limit:
@@ -177,8 +177,8 @@ class Adviser:
                 step,
                 f"The loss on held-out images rises since step {curve[best + 1][0]}: step "
                 f"{curve[best][0]} is the best so far. Use its checkpoint.",
-                CHECKPOINT,
-                curve[best][0],
+                setting=CHECKPOINT,
+                value=curve[best][0],
             )
 
     def ended(self, step: int, best: int, loss: float, base: float) -> None:
@@ -219,8 +219,8 @@ class Adviser:
             step,
             f"At step {step} a preview equals the training image {equal}: it is learned by heart. "
             f"{how}, or add images.",
-            setting,
-            value,
+            setting=setting,
+            value=value,
         )
 
     def _raised(self, at_end: float) -> tuple[str, str, float]:
@@ -248,12 +248,12 @@ class Adviser:
             how = f", or lower the learning rate to {value:g} ({RATE})"
         if not 0 < value <= _LESS * present:
             how, setting, value = "", "", 0.0
-        self._say(name, step, f"{words}{how}.", setting, value)
+        self._say(name, step, f"{words}{how}.", setting=setting, value=value)
 
     def _say(self, name: str, step: int, message: str, setting: str, value: float) -> None:
         if name in self._known:
             return
-        advice = Advised(message, name, step, setting, value)
+        advice = Advised(message, name, step, setting=setting, value=value)
         self._known[name] = asdict(advice)
         with contextlib.suppress(StorageError):
             self._keep(list(self._known.values()))

@@ -182,7 +182,9 @@ def plan_trajectories(
         return None
     size, guidance = items[0].bucket, config.training.guidance
     sigmas = family.sampling_sigmas(location, steps, size.width, size.height).cpu()
-    shape = family.latent_shape(location, size.width, size.height, items[0].layers, size.frames)
+    shape = family.latent_shape(
+        location, size.width, size.height, layers=items[0].layers, frames=size.frames
+    )
     # One base may be given with several parameterizations; what is cached of flow stays known.
     means = (
         []
@@ -197,11 +199,13 @@ def plan_trajectories(
         # The same noise in every run, so that runs with other seeds find what is cached.
         seed = counter_seed(0, kind, number)
         trajectories.append(
-            Trajectory(item, entry, shape, seed, family.prediction.parameterization)
+            Trajectory(
+                item, entry, shape, seed=seed, parameterization=family.prediction.parameterization
+            )
         )
     # Before it is looked which of them are there: from here on nobody removes them.
     mark = UseMark(folder, hex_keys(each.entry.key for each in trajectories))
-    return Preservation(tuple(trajectories), sigmas, dataset.memory, config.seed, mark)
+    return Preservation(tuple(trajectories), sigmas, dataset.memory, seed=config.seed, mark=mark)
 
 
 @torch.no_grad()

@@ -63,7 +63,7 @@ class Twins:
         fit = [not form.regularization if blank else form.class_texts > 0 for form in forms]
         views = Views.of(config.dataset, config.seed)
         wanted, sound = dataset.items.each(fit), config.training.loss.sound
-        return cls(dataset, plan, views, part, wanted, blank, sound)
+        return cls(dataset, plan, views, part=part, wanted=wanted, blank=blank, sound_weight=sound)
 
     def __call__(self, step: int, micro: int) -> tuple[Batch, int] | None:
         """Read the twins of a pass.

@@ -130,7 +130,9 @@ class FixedSamples:
         heard = [("sound", *each) for each in marks]
         of_sound = None if batch.sounds is None else _noises(batch.sounds, heard)
         sigmas = (setup.levels(batch)[level],) * len(samples)
-        return noisy_points(batch, sigmas, noise, setup.parameterization, of_sound)
+        return noisy_points(
+            batch, sigmas, noise, parameterization=setup.parameterization, noise_of_sound=of_sound
+        )
 
 
 def _noises(latents: Tensor, marks: Sequence[tuple[str | int, ...]]) -> Tensor:

@@ -93,7 +93,9 @@ class Prepared:
 
     def sampler(self, transformer: torch.nn.Module, device: torch.device) -> Sampler:
         """Generate on a denoiser of this base, and decode with its VAE."""
-        return Sampler(self.family, self.location, transformer, self.encoders.decoder(), device)
+        return Sampler(
+            self.family, self.location, transformer, decode=self.encoders.decoder(), device=device
+        )
 
 
 def prepare(
@@ -123,7 +125,9 @@ def prepare(
     family = (family or get_family(config.family)).of_base(config.base)
     _keep_cache_within(config, within)
     if config.cache.manifest:
-        finished = read_finished(config, family, processes, make_source, machine)
+        finished = read_finished(
+            config, family, processes, make_source=make_source, machine=machine
+        )
         if check is not None:
             check(finished.location)
         _warn(observer, processes, unmet_settings(config, finished.dataset))
@@ -142,7 +146,9 @@ def prepare(
     plan = plan_buckets(
         samples, config.dataset, family.latents.size_multiple, family.latents.control_size
     )
-    encoders = _source(config, family, location, processes, make_source, machine)
+    encoders = _source(
+        config, family, location, processes=processes, make_source=make_source, machine=machine
+    )
     # An error among these stops before anything is encoded.
     warnings = warnings_before(found.samples, config.dataset, weighs=encoders.weighs)
     warnings = (*warnings, *caption_notes(found.samples, config.dataset))
@@ -151,7 +157,16 @@ def prepare(
             observer.notify(Noted(note))
     else:
         cancel_together(processes, False)  # until the first has encoded; the others then only read
-    encode = functools.partial(_encode, config, family, location, plan, memory, encoders, endpoints)
+    encode = functools.partial(
+        _encode,
+        config,
+        family,
+        location,
+        plan=plan,
+        memory=memory,
+        encoders=encoders,
+        endpoints=endpoints,
+    )
     with contextlib.closing(encoders):
         dataset, prompts = _encode_in_order(encode, observer, processes)
     if processes.index == 0:
@@ -163,7 +178,7 @@ def prepare(
             beside = "" if not any(config.preview.controls) else " without an image of their own"
             observer.notify(Noted(f"previews{beside} begin with the first frame of {first.name}"))
         _warn(observer, processes, [*plan.notes, *warnings, *notes])
-    return Prepared(family, location, dataset, prompts, encoders)
+    return Prepared(family, location, dataset, prompts=prompts, encoders=encoders)
 
 
 def _scan(
@@ -270,16 +285,18 @@ def _encode(
             keys, size, encoders.open, tell, preserved_prompts=kept, options=config.cache
         )
     else:
-        dataset = build_cache(keys, plan, encoders.open, tell, kept, config.cache)
+        dataset = build_cache(
+            keys, plan, encoders.open, notify=tell, preserved_prompts=kept, options=config.cache
+        )
     prompts = encode_prompts(
         config.preview,
         config.dataset,
         family,
-        variant,
-        folder,
-        encoders.identity,
-        encoders.open,
-        dataset.usual_frames,
+        variant=variant,
+        folder=folder,
+        identity=encoders.identity,
+        open_encoders=encoders.open,
+        frames=dataset.usual_frames,
         start=_first_frame(plan) if endpoints else None,
         control=_first_control(plan, dataset.usual_frames) if family.steered else None,
     )
@@ -415,8 +432,10 @@ def read_finished(
     check_texts(cache, family, tokens=location.reads_tokens)
     if config.preview.every > 0 and make_source is None:
         _require_vae(location)
-    encoders = _source(config, family, location, processes, make_source, machine)
-    return Prepared(family, location, cache.dataset, cache.prompts, encoders)
+    encoders = _source(
+        config, family, location, processes=processes, make_source=make_source, machine=machine
+    )
+    return Prepared(family, location, cache.dataset, prompts=cache.prompts, encoders=encoders)
 
 
 def _source(
@@ -429,7 +448,7 @@ def _source(
 ) -> EncoderSource:
     if make_source is not None:
         return make_source(family, location)
-    return LazyEncoders(config, family, location, processes.device, machine)
+    return LazyEncoders(config, family, location, device=processes.device, machine=machine)
 
 
 def _require_vae(location: BaseLocation) -> None:

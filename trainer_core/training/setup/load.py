@@ -123,7 +123,13 @@ def load(
     """
     with processes.turn():
         placed, base_adapters, adapter = _load_adapted(
-            config, data, precision, processes, observer, machine, at_end
+            config,
+            data,
+            precision,
+            processes=processes,
+            observer=observer,
+            machine=machine,
+            at_end=at_end,
         )
         transformer = placed.transformer
         initial = None if start.checkpoint is not None else start.adapter
@@ -205,7 +211,15 @@ def _load_adapted(
     while True:
         try:
             with contextlib.ExitStack() as attempt:
-                found = _load_once(config, data, precision, processes, observer, machine, attempt)
+                found = _load_once(
+                    config,
+                    data,
+                    precision,
+                    processes=processes,
+                    observer=observer,
+                    machine=machine,
+                    at_end=attempt,
+                )
                 at_end.push(attempt.pop_all())
                 return found
         except Exception as error:
@@ -260,7 +274,13 @@ def _load_once(
 ) -> tuple[PlacedBase, BaseAdapters, AttachedAdapter]:
     device = torch.device("cpu") if processes.sharded else processes.device
     base = load_base(
-        config.memory, data.family, data.location, DTYPES[precision], device, machine, at_end
+        config.memory,
+        data.family,
+        data.location,
+        dtype=DTYPES[precision],
+        device=device,
+        machine=machine,
+        at_end=at_end,
     )
     transformer = base.transformer
     if data.location.reads_tokens:
@@ -292,9 +312,9 @@ def _load_once(
         transformer,
         data.family,
         config.memory,
-        processes.device,
-        machine,
-        at_end,
+        device=processes.device,
+        machine=machine,
+        at_end=at_end,
         may_keep=not processes.sharded and config.training.recovery.smaller,
     )
     base.refusal = base.refusal or _unchangeable(config, processes)
@@ -373,9 +393,9 @@ def _generate_by_base(
         config,
         data.family,
         data.location,
-        data.dataset,
-        cache_folder(config),
-        numbers,
+        dataset=data.dataset,
+        folder=cache_folder(config),
+        base=numbers,
     )
     preservation, slider = plan(), plan(slider=True)
     predict = functools.partial(
@@ -395,7 +415,14 @@ def _generate_by_base(
         with without_adapter(adapter), processes.leading(transformer) as leads:
             try:
                 if leads:
-                    compute_missing(trajectories, predict, transformer, device, size, report)
+                    compute_missing(
+                        trajectories,
+                        predict,
+                        transformer,
+                        device=device,
+                        batch_size=size,
+                        notify=report,
+                    )
             except RunCancelledError:
                 cancelled = True
         # The others wait here and then only read.

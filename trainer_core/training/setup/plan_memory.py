@@ -87,12 +87,12 @@ def plan_memory(
         InputError: As `Start.fitted`, and for a base or adapter settings that cannot be used.
     """
     held = None if start.checkpoint is None else checkpoint_base_format(start.checkpoint)
-    choice = _choose(config, data, precision, processes, machine, held)
+    choice = _choose(config, data, precision, processes=processes, machine=machine, held=held)
     chosen = {**settings, FORMAT: choice.memory.base_format}
-    start = start.fitted(chosen, config, data.family, processes, observer)
+    start = start.fitted(chosen, config, data.family, processes=processes, observer=observer)
     if held is not None and start.checkpoint is None:
         # A new version owes nothing to the one that it is not.
-        choice = _choose(config, data, precision, processes, machine, None)
+        choice = _choose(config, data, precision, processes=processes, machine=machine, held=None)
     if processes.index == 0:
         for note in _idle(config.memory, choice.memory):
             observer.notify(Warned(note))
@@ -111,8 +111,8 @@ def plan_memory(
         config.model_copy(update={"memory": choice.memory}),
         start,
         {**settings, FORMAT: choice.memory.base_format},
-        config.model_copy(update={"memory": config.memory.model_copy(update=kept)}),
-        pace,
+        recorded=config.model_copy(update={"memory": config.memory.model_copy(update=kept)}),
+        pace=pace,
     )
 
 
@@ -139,7 +139,9 @@ def _choose(
     items = data.dataset.items
     largest, layers = largest_sample(items)
     stepped = with_largest_batch(config, data.dataset)
-    simulation = run_simulation(stepped, base, largest, device, text_tokens(items), layers)
+    simulation = run_simulation(
+        stepped, base, largest, device=device, text=text_tokens(items), layers=layers
+    )
     return choose_step_plan(simulation, base, budget, held)
 
 
@@ -175,8 +177,8 @@ def choose_step_plan(
             config.memory,
             base,
             inputs.dtype,
-            budget,
-            sizes_of,
+            budget=budget,
+            sizes_of=sizes_of,
             swappable=not config.adapter.exact_delta,
             held=held,
         )

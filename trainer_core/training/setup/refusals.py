@@ -89,12 +89,20 @@ def require_resumable(
         config = with_length(config, known.step)
     config = family.with_noise(config)
     initial, marks = start_identity(config, known), base_adapter_marks(config.base)
-    settings = compared_settings(with_text(config), precision, "", "", initial, adapters=marks)
+    settings = compared_settings(
+        with_text(config), precision, "", dataset="", start=initial, adapters=marks
+    )
     settings |= {path: known.settings.get(path) for path in CONTENTS}
     start, config = matching_start(
-        start, settings, config, family, precision, processes, SilentObserver()
+        start,
+        settings,
+        config,
+        family=family,
+        precision=precision,
+        processes=processes,
+        observer=SilentObserver(),
     )
-    start.fitted(settings, config, family, processes, SilentObserver())
+    start.fitted(settings, config, family, processes=processes, observer=SilentObserver())
 
 
 def require_trainable(

@@ -73,7 +73,9 @@ class Start:
         if self.folder is None or self.checkpoint is None:
             return self
         version = self.folder.parent.parent
-        changes = _accepted_changes(version, self.checkpoint, settings, config, observer)
+        changes = _accepted_changes(
+            version, self.checkpoint, settings, config=config, observer=observer
+        )
         if changes is None:
             start = Start(adapter=read_start(config, family))
         else:

@@ -176,9 +176,9 @@ def measured_samples(run: Loaded) -> tuple[FixedSamples | None, FixedSamples | N
         batch_sizes(config, dataset),
         levels,
         count,
-        config.dataset.mask,
-        run.data.family.prediction.parameterization,
-        config.training.loss.sound,
+        mask=config.dataset.mask,
+        parameterization=run.data.family.prediction.parameterization,
+        sound_weight=config.training.loss.sound,
     )
     held = hold_out(dataset, settings.most, setup)
     return held, held and trained_alike(dataset, held, setup)
@@ -226,12 +226,12 @@ def _quantile_of(run: Loaded, size: Bucket) -> Callable[[float], float]:
         sigma.density,
         sigma.mean,
         sigma.std,
-        shift,
-        sigma.min,
-        sigma.max,
-        sigma.mode_scale,
-        sigma.alpha,
-        sigma.beta,
+        shift=shift,
+        minimum=sigma.min,
+        maximum=sigma.max,
+        mode_scale=sigma.mode_scale,
+        alpha=sigma.alpha,
+        beta=sigma.beta,
     )
     levels = data.family.prediction.levels
     return quantile if levels is None else lambda place: levels.at(quantile(place))

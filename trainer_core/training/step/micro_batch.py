@@ -59,8 +59,8 @@ def merge_results(
         functools.reduce(torch.add, losses),
         tuple(sigma for each in parts for sigma in each.sigmas),
         tuple(name for each in parts for name in each.names),
-        tuple(position for each in parts for position in each.positions),
-        torch.cat(list(errors)) if errors else None,
+        positions=tuple(position for each in parts for position in each.positions),
+        errors=torch.cat(list(errors)) if errors else None,
     )
 
 
@@ -190,10 +190,10 @@ def _preserved_points(batch: PreservedBatch) -> Points:
         batch.names,
         batch.noisy,
         batch.sigmas,
-        batch.output,
-        batch.controls,
-        batch.conditionings,
-        weights,
+        target=batch.output,
+        controls=batch.controls,
+        conditionings=batch.conditionings,
+        weights=weights,
         positions=(-1,) * len(weights),
     )
 
@@ -219,11 +219,13 @@ def _joined(points: Sequence[Points]) -> Sequence[Points]:
             one.names + other.names,
             torch.cat([one.noisy, other.noisy]),
             one.sigmas + other.sigmas,
-            torch.cat([one.target, other.target]),
-            tuple(torch.cat(same) for same in zip(one.controls, other.controls, strict=True)),
-            one.conditionings + other.conditionings,
-            one.weights + other.weights,
-            _joined_masks(one, other),
+            target=torch.cat([one.target, other.target]),
+            controls=tuple(
+                torch.cat(same) for same in zip(one.controls, other.controls, strict=True)
+            ),
+            conditionings=one.conditionings + other.conditionings,
+            weights=one.weights + other.weights,
+            masks=_joined_masks(one, other),
             positions=one.positions + other.positions,
             base_targets=other.base_targets,
             directions=one.directions,
@@ -356,7 +358,9 @@ class MicroBatchLoss:
         of_sound = torch.empty(batch.sounds.shape)
         for row, draw in zip(of_sound, draws, strict=True):
             draw.normal_(row, "noise of sound")
-        return noisy_points(batch, sigmas, noise, self.parameterization, of_sound)
+        return noisy_points(
+            batch, sigmas, noise, parameterization=self.parameterization, noise_of_sound=of_sound
+        )
 
     def loss(self, points: Points) -> Tensor:
         """The sum of the points' losses, float32, on the device; every noise level counts alike."""

@@ -222,7 +222,7 @@ class AccelerateProcesses(Processes):
     ) -> None:
         """Keep this process's part."""
         if self._mesh is not None:
-            shard(module, blocks, whole, self._mesh, self.device)
+            shard(module, blocks, whole, mesh=self._mesh, device=self.device)
 
     def leading(self, module: torch.nn.Module) -> AbstractContextManager[bool]:
         """The others follow through a base in parts, and have nothing to do for a whole one."""

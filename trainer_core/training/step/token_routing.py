@@ -131,7 +131,7 @@ class TokenRouting:
         order = torch.randperm(tokens, generator=random)
         chosen = order[: max(1, round(self._share * tokens))].sort().values
         behind = sum(map(self._tokens, references))
-        return _Draw(chosen, tokens, behind, self._spec.start, noisy.device)
+        return _Draw(chosen, tokens, behind, start=self._spec.start, device=noisy.device)
 
     def _tokens(self, latents: Tensor) -> int:
         return latents[0, 0].numel() // self._patch**2

@@ -128,7 +128,7 @@ def run_sweep(
             after = _collected(trial, before) if before.status == "running" else before
             if after.status not in finished:
                 rule = _rule(trials, result.trials[:index]) if stop_hopeless else None
-                after = _trained(trial, result, index, begin, rule)
+                after = _trained(trial, result, index, begin=begin, rule=rule)
             result.trials[index] = after
             if after.name == result.best and after.best_step != before.best_step:
                 result.best = None  # it went on, and has a better adapter

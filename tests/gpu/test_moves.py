@@ -4,8 +4,8 @@ import pytest
 import torch
 from fixtures.combinations import pairwise
 from fixtures.quantized_bases import INPUTS, make_dense, make_quantized
-from torch import nn
 
+from tests.fixtures.moved_weights import KINDS, POINTS, bases, make_module
 from tests.fixtures.small_module import DORA, attached
 from tests.gpu.memory import relative
 from trainer_core.adapters.delta_norms import weight_norms
@@ -14,24 +14,8 @@ pytestmark = pytest.mark.gpu
 
 DEVICE, HOST = torch.device("cuda"), torch.device("cpu")
 BF16_TOLERANCE = 2e-2
-KINDS = [
-    {"kind": "lora", "rank": 3},
-    {"kind": "lora", "rank": 3, "exact_delta": True},
-    {"kind": "loha", "rank": 2},
-    {"kind": "lokr", "rank": 2, "factor": 4},
-]
-POINTS = ("before the first pass", "between the passes", "between the steps", "before detaching")
 each_kind = pytest.mark.parametrize("options", KINDS)
 each_axis = pytest.mark.parametrize("dora", DORA)
-
-
-def make_module():
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(24, 16), nn.GELU(), nn.Linear(16, 12, bias=False))
-
-
-def bases(module):
-    return [module[place].get_base_layer() for place in (0, 2)]
 
 
 def place(layers, device):

@@ -19,7 +19,7 @@ def test_a_gpu_that_stops_before_the_first_step_or_behind_the_last_is_told(
 ):
     """Such a GPU also refuses what a run does at its end, such as to wait for copies."""
 
-    def stop(*given):
+    def stop(*given, **named):
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
     monkeypatch.setattr(f"trainer_core.training.{place}", stop)

@@ -145,11 +145,7 @@ def _layer_changes(
                 "parts that share the rows of the fused layer as in the family's other bases",
                 "Choose the base that the adapter was trained on.",
             )
-        yield (
-            module,
-            places[module],
-            partial(_part_change, base, state, name, cut=cut, strength=strength),
-        )
+        yield module, places[module], partial(_part_change, base, state, name, cut, strength)
 
 
 def _place(base: BaseWeights, name: str) -> Place:
@@ -368,15 +364,7 @@ def _extra_changes(
                 rows = slice(start, start + place.shape[0])
                 start = rows.stop
                 own = title if len(found) == 1 else f"{title} ({place.name})"
-                change = partial(
-                    _change,
-                    state.extras,
-                    native,
-                    ending,
-                    rows=rows,
-                    swapped=swapped,
-                    strength=strength,
-                )
+                change = partial(_change, state.extras, native, ending, rows, swapped, strength)
                 yield own, place, change
 
 

@@ -5,6 +5,7 @@ import functools
 import pytest
 import torch
 from fixtures.combinations import pairwise
+from fixtures.moved_weights import KINDS, POINTS, bases, make_module
 from fixtures.small_module import DORA, attached
 from fixtures.textbook import relative
 from torch import nn
@@ -13,28 +14,7 @@ from trainer_core.adapters.base.dense_weight import dense_weight
 from trainer_core.adapters.dora_magnitude import DORA_SCALE
 from trainer_core.errors import AdapterError
 
-KINDS = [
-    {"kind": "lora", "rank": 3},
-    {"kind": "lora", "rank": 3, "exact_delta": True},
-    {"kind": "loha", "rank": 2},
-    {"kind": "lokr", "rank": 2, "factor": 4},
-]
-POINTS = ("before the first pass", "between the passes", "between the steps", "before detaching")
 each_axis = pytest.mark.parametrize("dora", DORA)
-
-
-def make_module():
-    """Two Linears whose numbers bf16 holds exactly."""
-    torch.manual_seed(0)
-    module = nn.Sequential(nn.Linear(24, 16), nn.GELU(), nn.Linear(16, 12, bias=False))
-    with torch.no_grad():
-        for parameter in module.parameters():
-            parameter.copy_(parameter.bfloat16())
-    return module
-
-
-def bases(module):
-    return [module[place].get_base_layer() for place in (0, 2)]
 
 
 def replace_storage(layer):

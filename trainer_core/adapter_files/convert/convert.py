@@ -149,15 +149,7 @@ def convert(
         reformed = _is_reformed(adapted, key_map, wanted)
         header, left_out = kept_header(opened.file.metadata, state.kind, kind, reformed=reformed)
         options = {"options": adapted.options, "watch": watch, "replace": overwrite}
-        write = partial(
-            write_adapter,
-            target,
-            adapted.state,
-            layout,
-            key_map=key_map,
-            metadata=header,
-            **options,
-        )
+        write = partial(write_adapter, target, adapted.state, layout, key_map, header, **options)
         written, notes = _write(write, dtype)
         notes += left_out + _warnings(state, adapted, wanted, key_map)
         notes += _notes_of_file(source, opened.file, drop=drop)

@@ -199,7 +199,7 @@ class _Pass:
                 accumulator.slices.append(slices[-1])
                 lower += [own[each] for each in path.lower]
         sizes: list[int] = []
-        downs = partial(_downs, path, taken, x.dtype, sizes=sizes)
+        downs = partial(_downs, path, taken, x.dtype, sizes)
         link, product = enter(x, accumulator, forget, downs, *lower)
         axis = 1 if path.keeps_hidden else 0
         hidden = iter(() if product is None else product.split_with_sizes(sizes, dim=axis))

@@ -13,7 +13,5 @@ CHAT = ChatText(
     states=(-2,),
 )
 
-load_encoders = partial(
-    load_chat_encoders, "transformers.Qwen3Model", CHAT, load_vae, controls=(0, 0)
-)
+load_encoders = partial(load_chat_encoders, "transformers.Qwen3Model", CHAT, load_vae, (0, 0))
 load_token_counter = partial(load_chat_counter, CHAT)

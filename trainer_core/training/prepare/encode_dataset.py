@@ -157,16 +157,7 @@ def prepare(
             observer.notify(Noted(note))
     else:
         cancel_together(processes, False)  # until the first has encoded; the others then only read
-    encode = functools.partial(
-        _encode,
-        config,
-        family,
-        location,
-        plan=plan,
-        memory=memory,
-        encoders=encoders,
-        endpoints=endpoints,
-    )
+    encode = functools.partial(_encode, config, family, location, plan, memory, encoders, endpoints)
     with contextlib.closing(encoders):
         dataset, prompts = _encode_in_order(encode, observer, processes)
     if processes.index == 0:

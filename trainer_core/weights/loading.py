@@ -199,46 +199,53 @@ def load_packed(
 
 
 def _filled(plan: WeightPlan, spec: FileSpec, dtype: torch.dtype, take: Take | None) -> nn.Module:
-    """Read the weights of a model that is without memory."""
+    """Read the weights of a model that is on the meta device."""
+    model = plan.model
     blocks = plan.packing.blocks if plan.packing and take else ()
-    missing = Counter(_block_of(name, blocks) for cut in plan.cuts.values() for name in cut.targets)
-    model, since = plan.model, 0
+    unread = Counter(_block_of(name, blocks) for cut in plan.cuts.values() for name in cut.targets)
     device = next(iter(plan.readers.values())).device
-    maker = (plan.packing and plan.packing.device) or device
-    for name in ahead(plan.cuts, plan.readers) if maker.type == "cuda" else plan.cuts:
-        cut, reader = plan.cuts[name], plan.readers[name]
-        for index, (target, rows) in enumerate(zip(cut.targets, cut.rows, strict=True)):
-            stored = plan.stored(name, index)
-            if stored is not None and plan.packing is not None:
-                parts = plan.packing.read(stored, reader, name, rows)
-                _put_packed(model, target.removesuffix(".weight"), stored, parts=parts, dtype=dtype)
-                since += sum(part.nbytes for part in parts.values())
-                if since > _PACKED_BETWEEN and maker.type == "cpu":
-                    _return_free_memory()
-                    since = 0
-            else:
-                end = rows[1]
-                pieces = [(end // 2, end), (0, end // 2)] if cut.swapped else [rows]
-                wanted = torch.float32 if plan.is_precise(target) else dtype
-                values = reader.read(name, pieces, wanted)
-                _put(model, target, torch.cat(values) if cut.swapped else values[0])
+    packing_device = (plan.packing and plan.packing.device) or device
+    packs_on_gpu = packing_device.type == "cuda"
+    packed_bytes = 0
+    for name in ahead(plan.cuts, plan.readers) if packs_on_gpu else plan.cuts:
+        for index, target in enumerate(plan.cuts[name].targets):
+            packed_bytes += _fill(plan, name, index, dtype)
+            if packed_bytes > _PACKED_BETWEEN and not packs_on_gpu:
+                _return_free_memory()
+                packed_bytes = 0
             block = _block_of(target, blocks)
-            missing[block] -= 1
-            if take and block and not missing[block]:
+            unread[block] -= 1
+            if take and block and not unread[block]:
                 whole = model.get_submodule(block)
-                if not _has_empty(whole):  # of what no file has
+                if not _has_empty(whole):  # some of its tensors may be in no file
                     take(block, whole)
     spec.restore(model)
     if _has_empty(model):
         raise RuntimeError(f"{spec.transformer} has tensors that nothing gave values to")
     model.requires_grad_(False).eval()
-    return model.to(device) if maker == device else model
+    return model.to(device) if packing_device == device else model
+
+
+def _fill(plan: WeightPlan, name: str, index: int, dtype: torch.dtype) -> int:
+    """Read one of the weights that a tensor of the file holds; gives the bytes that it packed."""
+    cut, reader = plan.cuts[name], plan.readers[name]
+    target, rows = cut.targets[index], cut.rows[index]
+    stored = plan.stored(name, index)
+    if stored is not None and plan.packing is not None:
+        parts = plan.packing.read(stored, reader, name, rows)
+        _put_packed(plan.model, target.removesuffix(".weight"), stored, parts, dtype=dtype)
+        return sum(part.nbytes for part in parts.values())
+    end = rows[1]
+    pieces = [(end // 2, end), (0, end // 2)] if cut.swapped else [rows]
+    values = reader.read(name, pieces, torch.float32 if plan.is_precise(target) else dtype)
+    _put(plan.model, target, torch.cat(values) if cut.swapped else values[0])
+    return 0
 
 
 def _block_of(name: str, lists: Sequence[str]) -> str:
-    """The block that a weight belongs to; empty where it is in none."""
-    found = next((each for each in lists if name.startswith(f"{each}.")), None)
-    return f"{found}.{name[len(found) + 1 :].partition('.')[0]}" if found else ""
+    """The block that a weight belongs to; empty where it is in none of the lists of blocks."""
+    blocks = next((each for each in lists if name.startswith(f"{each}.")), None)
+    return f"{blocks}.{name[len(blocks) + 1 :].partition('.')[0]}" if blocks else ""
 
 
 def empty_model(location: BaseLocation, spec: FileSpec) -> nn.Module:

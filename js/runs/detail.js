@@ -135,7 +135,7 @@ export class DetailView {
   /** What the heads depend on. */
   headKeys() {
     return JSON.stringify(this.runs.map(({ row, detail: { node, adapter, reason, disk, checkpoints } }) =>
-      [row.run, row.status, node, adapter, reason, disk, checkpoints]));
+      [row.run, row.status, row.reason, node, adapter, reason, disk, checkpoints]));
   }
 
   /** A run that has ended and was read is not read again. @param {Row} row */
@@ -221,6 +221,7 @@ export class DetailView {
     const title = html("div", "runs-title", {}, [row.run]);
     if (detail.reason) return html("div", "runs-one", { "data-run": String(place) }, [title, detail.reason]);
     const rest = html("div", "runs-actions", {}, actions);
+    if (row.reason) title.append(html("div", "runs-reason", {}, [row.reason]));
     // Beside others there is room for what is compared alone.
     if (this.runs.length > 1) return html("div", "runs-one", { "data-run": String(place) }, [title, rest]);
     const tags = html("input", "runs-tags", { "aria-label": t("Tags of {run}", { run: row.run }), placeholder: t("Tags, with commas between") });

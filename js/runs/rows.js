@@ -10,7 +10,7 @@
  * @property {boolean} favourite
  *
  * @typedef {Notes & { reason: string, run: string, status: string, step: number, steps: number, loss: number | null,
- *   changed: number, sample: Sample | null, bytes: number | null }} Row `reason` is why it cannot be read, `run` name and version, `changed` in seconds
+ *   changed: number, sample: Sample | null, bytes: number | null }} Row `reason` is why it cannot be read or has failed, `run` name and version, `changed` in seconds
  *   since 1970, `loss` the mean of the last steps, `bytes` on the disk where it was asked for
  *
  * @typedef {"newest" | "name" | "loss" | "size"} Order

@@ -35,6 +35,7 @@ const CSS = `
 .adapter-trainer-runs-chosen { display: grid; gap: 8px; }
 .adapter-trainer-runs-one { display: grid; gap: 4px; border-left: 3px solid var(--at-run); padding-left: 8px; }
 .adapter-trainer-runs-title { font-weight: 600; overflow-wrap: anywhere; }
+.adapter-trainer-runs-reason { font-weight: normal; white-space: pre-line; }
 .adapter-trainer-runs-actions { display: flex; flex-wrap: wrap; gap: 4px; }
 .adapter-trainer-runs-note { resize: vertical; }
 .adapter-trainer-runs-chart { display: block; width: 100%; }

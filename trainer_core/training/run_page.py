@@ -14,7 +14,7 @@ from ..filesystem.text_files import read_text
 from ..inference.preview_files import preview_files
 from ..printable import grouped
 from ..types import StepResult
-from .checkpoints.run_folder import read_record
+from .checkpoints.run_folder import failure_reason, read_record, run_status
 from .checkpoints.run_names import METRICS, RUN_FILE, SAMPLES
 from .metrics.metrics_file import read_metrics
 from .metrics.tracker import RunningMeans
@@ -55,7 +55,7 @@ def run_page(version: Path) -> str:
     parts = [
         '<p class="over">Run of Adapter Trainer</p>',
         f"<h1><bdi>{html_text(name, 120)}</bdi></h1>",
-        *_verdict(record),
+        *_verdict(version, record),
         *_tiles(record, steps),
         *_curve(steps),
         *_samples(version / SAMPLES),
@@ -65,10 +65,13 @@ def run_page(version: Path) -> str:
     return document(f"{html_text(name, 120)}: run", parts, _STYLE)
 
 
-def _verdict(record: Mapping[str, Any]) -> Iterator[str]:
-    status = str(record.get("status", "unknown"))
+def _verdict(version: Path, record: Mapping[str, Any]) -> Iterator[str]:
+    status = run_status(version, record)
     tone = {"done": "good", "failed": "error"}.get(status, "warning")
-    yield f'<p class="verdict {tone}">{html_text(status, 40).capitalize()}</p>'
+    word = {"lost": "Ended without a word: killed, or the machine went down"}.get(status, status)
+    yield f'<p class="verdict {tone}">{html_text(word, 60).capitalize()}</p>'
+    if lines := failure_reason(record).splitlines():
+        yield f'<pre class="card">{"<br>".join(html_text(each) for each in lines)}</pre>'
 
 
 def _tiles(record: Mapping[str, Any], steps: Sequence[StepResult]) -> Iterator[str]:

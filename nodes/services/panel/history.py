@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 from ....trainer_core.config.read_run_file import load_config
 from ....trainer_core.errors import InputError
-from ....trainer_core.filesystem.storage import lock_holder
 from ....trainer_core.filesystem.text_files import (
     parse_json,
     read_lines,
@@ -17,7 +16,8 @@ from ....trainer_core.filesystem.text_files import (
     require_regular,
 )
 from ....trainer_core.inference.preview_files import preview_files
-from ....trainer_core.training.checkpoints.run_names import LOCK, METRICS, RECORD, RUN_FILE, SAMPLES
+from ....trainer_core.training.checkpoints.run_folder import failure_reason, run_status
+from ....trainer_core.training.checkpoints.run_names import METRICS, RECORD, RUN_FILE, SAMPLES
 
 POINTS = 2000
 """So many steps of a longer run are read."""
@@ -66,6 +66,7 @@ class Ending(NamedTuple):
         steps: How many it was to make.
         best: The step of the checkpoint that is best on held-out images, if there is one.
         asked: Steps that its settings ask for, where it was made longer since.
+        reason: The message of the error that ended it.
     """
 
     status: str
@@ -73,12 +74,14 @@ class Ending(NamedTuple):
     steps: int
     best: int | None = None
     asked: int = 0
+    reason: str = ""
 
     @property
     def message(self) -> str:
         """The line that the panel shows."""
         best = "" if self.best is None else f" Best on held-out images: step {self.best}."
-        return f"{self._how}{best}"
+        why = f" {self.reason}" if self.reason else ""
+        return f"{self._how}{best}{why}"
 
     @property
     def _how(self) -> str:
@@ -132,12 +135,18 @@ def read_ending(folder: Path) -> Ending:
         requested = int(record.get("asked_steps") or 0)
     except (ValueError, TypeError, LookupError, OverflowError) as error:
         raise _refused(f"{type(error).__name__}: {error}") from error
-    if status == "running":
-        status = "running" if lock_holder(folder / LOCK) else "lost"
-    elif status == "done" and step < steps:
+    status = run_status(folder, record)
+    if status == "done" and step < steps:
         status = "stopped"
     known = status in {"done", "stopped", "cancelled", "failed", "running"}
-    return Ending(status if known else "lost", step, steps, best=best, asked=requested)
+    return Ending(
+        status if known else "lost",
+        step,
+        steps,
+        best=best,
+        asked=requested,
+        reason=failure_reason(record),
+    )
 
 
 def _refused(reason: str) -> InputError:

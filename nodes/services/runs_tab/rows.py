@@ -29,7 +29,7 @@ _Folder = Mapping[str, os.DirEntry[str]]
 
 
 def listed_runs(root: Path, place: Place) -> list[dict[str, Any]]:
-    """A row for each run below a folder; one that cannot be read has its ``reason``.
+    """A row for each run below a folder; one that cannot be read or has failed has its ``reason``.
 
     `place` tells where the browser finds an image.
     """
@@ -71,6 +71,7 @@ def _row(name: str, folder: Path, inside: _Folder, place: Place) -> dict[str, An
     try:
         ending = read_ending(folder)
         row |= {"status": ending.status, "step": ending.step, "steps": ending.steps}
+        row |= {"reason": ending.reason} if ending.reason else {}
     except InputError as error:
         row |= {"status": "damaged", "step": 0, "steps": 0, "reason": error.found}
     last = last_steps(folder / METRICS) if METRICS in inside else []

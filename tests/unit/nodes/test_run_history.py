@@ -70,7 +70,7 @@ def test_images_come_in_order_with_the_prompts_that_they_were_made_with(run_hist
     assert samples[0]["filename"] == "0.png"
 
 
-BEST = {"step": 6, "loss": 0.5}
+BEST, NAMES = {"step": 6, "loss": 0.5}, ("status", "step", "best", "reason")
 
 
 @pytest.mark.parametrize(
@@ -81,11 +81,11 @@ BEST = {"step": 6, "loss": 0.5}
         (("done", 9, BEST), "done", "held-out images: step 6"),
         (("cancelled", 4), "cancelled", "step 4"),
         (("running", 4), "lost", "checkpoint is of step 4"),
-        (("failed", 0), "failed", "before the first checkpoint"),
+        (("failed", 0, None, "a full disk"), "failed", "Run begins anew. a full disk"),
     ],
 )
 def test_how_a_run_has_ended(run_history, tmp_path, record, status, told):
-    write_record(tmp_path, steps=9, **dict(zip(("status", "step", "best"), record, strict=False)))
+    write_record(tmp_path, steps=9, **dict(zip(NAMES, record, strict=False)))
     ending = run_history.read_ending(tmp_path)
     assert (ending.status, ending.steps) == (status, 9)
     assert told in ending.message

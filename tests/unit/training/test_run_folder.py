@@ -10,6 +10,7 @@ from fixtures.races import race
 from trainer_core.errors import InputError, StorageError
 from trainer_core.training.checkpoints.run_folder import (
     create_version,
+    failure_reason,
     is_live,
     open_version,
     remove_dead_versions,
@@ -72,13 +73,13 @@ def test_a_signal_that_ends_a_run_at_once_is_named_until_the_run_goes_on(tmp_pat
         raise interrupt
     record = folder.read_record()
     assert (record["status"], record["stopped_by"]) == ("cancelled", name)
-    folder.update_record(host="elsewhere", pid=1, process_started=1.0)
+    folder.update_record(host="elsewhere", pid=1, process_started=1.0, reason="full")
     with open_version(folder.path) as again:
         again.go_on({"steps": 3}, "seed: 0\n")
         record = again.read_record()
     assert (record["status"], record["steps"]) == ("running", 3)
     assert (record["host"], record["pid"]) == (socket.gethostname(), os.getpid())
-    assert "stopped_by" not in record
+    assert not record.keys() & {"stopped_by", "reason"}
 
 
 def test_leaving_a_version_gives_up_its_lock_and_an_error_marks_it_failed(tmp_path):
@@ -86,9 +87,9 @@ def test_leaving_a_version_gives_up_its_lock_and_an_error_marks_it_failed(tmp_pa
         pass
     assert folder.read_record()["status"] == "running"
     assert not (folder.path / "lock.json").exists()
-    with pytest.raises(RuntimeError), open_version(folder.path):
-        raise RuntimeError
-    assert folder.read_record()["status"] == "failed"
+    with pytest.raises(StorageError), open_version(folder.path):
+        raise StorageError("the disk is full", "room", "Free some.")
+    assert "the disk is full\nExpected: room\nTo do: F" in failure_reason(folder.read_record())
     assert not (folder.path / "lock.json").exists()
 
 

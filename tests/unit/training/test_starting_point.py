@@ -118,3 +118,13 @@ def test_a_path_without_an_adapter_is_told(tmp_path):
     for ask in (start_of, lambda given: start_identity(given, None)):
         with pytest.raises(AdapterFileError, match=r"folder without adapter_model\.safetensors"):
             ask(from_file(tmp_path))
+
+
+@pytest.mark.parametrize("resume", ["auto", "latest"])
+def test_a_version_that_cannot_be_gone_on_with_is_refused_before_work(
+    tmp_path, make_version, resume
+):
+    version = make_version(3)
+    with open_version(version), pytest.raises((InputError, ConfigError), match="in use|no check"):
+        assert find_start(config(tmp_path, resume), FAMILY, "fp32", ALONE).folder
+        raise ConfigError("no checkpoint that is idle", "", "")

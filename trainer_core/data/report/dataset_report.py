@@ -56,7 +56,9 @@ class Finding:
     @property
     def remedy(self) -> str:
         """What to do."""
-        return f"{self.cure} {KINDS[self.kind].remedy}".strip()
+        kind = KINDS[self.kind]
+        skipped = kind.skipped if self.severity != kind.severity else ""
+        return f"{self.cure} {skipped or kind.remedy}".strip()
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,12 +23,15 @@ class FindingKind:
         severity: How grave it is. What a policy of ``dataset`` decides about is a warning where
             the policy says ``skip``.
         words: What is said of it, as of one/several.
+        remedy: What to do about it.
+        skipped: The same where a policy of ``dataset`` says ``skip``.
     """
 
     name: str
     severity: Severity
     words: str
     remedy: str
+    skipped: str = ""
 
     def said_of(self, count: int) -> str:
         """What is said of so many, behind their number and noun."""
@@ -43,6 +46,7 @@ _TABLE: tuple[FindingKind, ...] = (
     FindingKind(
         *("unreadable", "error", "cannot be read"),
         "Save it again as PNG, JPEG or WebP, remove it, or set dataset.unreadable: skip.",
+        "A run leaves it out. To train it, save it again as PNG, JPEG or WebP.",
     ),
     FindingKind(
         *("unreadable_caption", "error", "has/have a caption/captions that cannot be read"),
@@ -51,6 +55,7 @@ _TABLE: tuple[FindingKind, ...] = (
     FindingKind(
         *("animated", "error", "has/have several frames"),
         "Save the frame you want as an image, or set dataset.animated: first_frame or skip.",
+        "A run leaves it out. To train it, save the frame you want as an image.",
     ),
     FindingKind(
         *("layers", "error", "has/have layers that do not fit"),
@@ -59,6 +64,7 @@ _TABLE: tuple[FindingKind, ...] = (
     FindingKind(
         *("missing_control", "error", "has/have no partner in its/their pair"),
         "Add or rename the files so that names agree, or set dataset.missing_control: skip.",
+        "A run leaves it out. To train it, add or rename the files so that names agree.",
     ),
     FindingKind(
         *("missing_mask", "error", "has/have no mask"),
@@ -67,10 +73,12 @@ _TABLE: tuple[FindingKind, ...] = (
     FindingKind(
         *("missing_caption", "error", "has/have no caption"),
         "Write the captions, or set dataset.missing_caption: empty or skip.",
+        "A run leaves it out. To train it, write the caption.",
     ),
     FindingKind(
         *("missing_image", "error", "caption/captions has/have no image of its/their name"),
         "Add the images or remove the captions, or set dataset.missing_image: skip.",
+        "A run leaves it out. To train it, add the image.",
     ),
     FindingKind(
         *("metadata", "error", "line/lines of a metadata file cannot be used"),
@@ -119,6 +127,7 @@ _TABLE: tuple[FindingKind, ...] = (
     FindingKind(
         *("broken", "error", "cannot be decoded"),
         "Save it again with an image editor, remove it, or set dataset.unreadable: skip.",
+        "A run leaves it out. To train it, save it again with an image editor.",
     ),
     FindingKind(
         *("cut", "warning", "changes/change its/their scene"),

@@ -106,7 +106,7 @@ def _broken(names_and_reasons: Sequence[tuple[str, str]], *, skipped: bool) -> I
     """Images that cannot be decoded: a run stops at them, unless it leaves them out."""
     for each in _finding("broken", names_and_reasons):
         if skipped:
-            each = dataclasses.replace(each, severity="warning", cure="A run leaves it out.")
+            each = dataclasses.replace(each, severity="warning")
         yield each
 
 

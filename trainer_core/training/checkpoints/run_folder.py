@@ -15,9 +15,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from ...errors import InputError, StorageError
+from ...errors import InputError, StorageError, TrainerError
 from ...filesystem.storage import (
     Lock,
+    Owner,
     acquire,
     lock_holder,
     move,
@@ -37,7 +38,10 @@ MINIMUM_STEPS = 5
 _SAMPLES = re.compile(r"\d{6,}")
 ASKED = "asked_steps"
 """Where ``run.json`` keeps the steps that the settings asked for, of a run that was made longer."""
-_ENDS = frozenset({"stopped_by", "non_finite"})
+REASON = "reason"
+"""Where ``run.json`` keeps the message of the error that ended a run."""
+_LONGEST_REASON = 4000
+_ENDS = frozenset({"stopped_by", "non_finite", REASON})
 """What ``run.json`` tells of how an attempt ended; the next one ends otherwise."""
 
 
@@ -146,7 +150,8 @@ class RunFolder:
 
 def _ending(kind: type[BaseException], error: BaseException | None) -> dict[str, Any]:
     if not issubclass(kind, KeyboardInterrupt):
-        return {"status": "failed"}
+        text = str(error) if isinstance(error, TrainerError) else f"{kind.__name__}: {error}"
+        return {"status": "failed", REASON: text[:_LONGEST_REASON]}
     # The second signal, or the first one where nobody listens to signals: Python's own is SIGINT's.
     return {"status": "cancelled", "stopped_by": str(error) or "SIGINT"}
 
@@ -245,9 +250,23 @@ def open_version(path: Path) -> RunFolder:
         raise storage_error(path / LOCK, error) from error
     if lock is not None:
         return RunFolder(path, lock)
-    owner = lock_holder(path / LOCK)
+    raise _in_use(path, lock_holder(path / LOCK))
+
+
+def require_open(path: Path) -> None:
+    """Refuse a version that `open_version` would refuse, before anything is loaded for it.
+
+    Raises:
+        InputError: When a living process works in it, or its record is damaged.
+    """
+    if owner := lock_holder(path / LOCK):
+        raise _in_use(path, owner)
+    read_record(path)
+
+
+def _in_use(path: Path, owner: Owner | None) -> InputError:
     by = "another process" if owner is None else f"process {owner.pid} on {owner.host}"
-    raise InputError(
+    return InputError(
         f"{path} is in use by {by}",
         "a run that has ended",
         "Wait for that run, cancel it, or start a new version with resume=none. If no such "
@@ -380,6 +399,18 @@ def read_record(version: Path) -> dict[str, Any]:
         )
 
     return read_object(version / RECORD, refuse)
+
+
+def run_status(version: Path, record: Mapping[str, Any]) -> str:
+    """How a run has ended by its record, or that it runs; ``lost`` where its process is gone."""
+    status = str(record.get("status", "unknown"))
+    return "lost" if status == "running" and not is_live(version) else status
+
+
+def failure_reason(record: Mapping[str, Any]) -> str:
+    """The message of the error that ended a run; empty where none did."""
+    found = record.get(REASON)
+    return found if isinstance(found, str) and record.get("status") == "failed" else ""
 
 
 def made_longer(version: Path, steps: int) -> int:

@@ -24,7 +24,7 @@ from ...families.family import Family
 from ...types import AdapterState
 from ..checkpoints.checkpoint import Checkpoint, read_facts, read_whole_checkpoint
 from ..checkpoints.find_checkpoint import find_checkpoint, idle_checkpoints
-from ..checkpoints.run_folder import made_longer, read_record, version_number
+from ..checkpoints.run_folder import made_longer, read_record, require_open, version_number
 from ..checkpoints.settings_changes import (
     FORMAT,
     START,
@@ -103,6 +103,7 @@ def find_start(config: RunConfig, family: Family, precision: str, processes: Pro
         processes.barrier()
     start = Start()
     if folder is not None:
+        require_open(folder.parent.parent)
         named = Path(config.resume).absolute() == folder.absolute()
         start = Start(*read_whole_checkpoint(folder, user_named=named))
     _require_same(config, processes, start)
@@ -138,6 +139,7 @@ def matching_start(
         if best is None:
             start = Start(adapter=read_start(config, family))
         elif best.parent.parent != version:
+            require_open(best.parent.parent)
             start = Start(*read_whole_checkpoint(best, user_named=False))
         _require_same(config, processes, start)
     for note in start.checkpoint.damaged if start.checkpoint else ():

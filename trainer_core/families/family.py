@@ -173,12 +173,16 @@ class Family:
         Layers are as many frames of latents and the image one more; a clip of so many frames has
         as many as `clips` says.
         """
-        channels, pixels = self._latents(location)
-        high, wide = (side // (self.latents.patch * pixels) for side in (height, width))
+        channels, step = self._latents(location)[0], self.latent_step(location)
+        high, wide = (side // step for side in (height, width))
         deep = (layers + 1,) if layers else ()
         if frames > 1 and self.clips is not None:
             deep = (self.clips.latent_frames(frames),)
         return channels, *deep, self.latents.patch * high, self.latents.patch * wide
+
+    def latent_step(self, location: BaseLocation) -> int:
+        """Pixels that a side of a generated image is a multiple of."""
+        return self.latents.patch * self._latents(location)[1]
 
     def control_shape(
         self, location: BaseLocation, width: int, height: int

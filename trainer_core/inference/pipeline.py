@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -46,7 +47,7 @@ from ..weights.base_location import BaseLocation
 from .encoder_source import EncoderSource, LazyEncoders, MakeSource
 from .preview_files import preview_ending, preview_files, save_preview
 from .preview_prompts import EncodedPrompt, check_controls, check_frames, encode_prompts
-from .sampler import Sampler, SampleRequest, SampleSettings, preview_rate, settings_of_prompt
+from .sampler import Sampler, SampleRequest, SampleSettings, preview_rate, settings_of_prompt, size_note
 from .sampling_memory import sampling_bytes, sampling_memory
 from .second_model import second_model
 
@@ -358,6 +359,8 @@ def sample_candidates(
     largest = _largest(place, candidates)
     check_controls(preview, place.location.variant, family)
     check_frames(preview, family, usual=1)
+    if note := size_note(preview, place.family, place.location):
+        logging.getLogger(__name__).warning(note)
     place.encoders.decoder()
     with contextlib.closing(place.encoders):
         prompts = encode_prompts(

@@ -109,6 +109,24 @@ def preview_frames(preview: PreviewSection, family: Family, usual: int) -> int:
     return 1 if grid is None else grid.frames_of(grid.latent_frames(preview.frames or usual))
 
 
+def size_note(preview: PreviewSection, family: Family, location: BaseLocation) -> str:
+    """Which sizes of previews the base makes smaller, because it generates others; else empty."""
+    changed: dict[str, None] = {}
+    for index, line in enumerate(preview.prompts):
+        own = preview.of_prompt(line, index)
+        step = family.latent_step(location)
+        wide, high = (side // step * step for side in (own.width, own.height))
+        if (wide, high) != (own.width, own.height):
+            changed[f"{own.width} x {own.height} become {wide} x {high}"] = None
+        if grid := family.clips if own.frames else None:
+            frames = grid.frames_of(grid.latent_frames(own.frames or 1))
+            if frames != own.frames:
+                changed[f"{own.frames} frames become {frames}"] = None
+    if not changed:
+        return ""
+    return f"preview: {', '.join(changed)}, the nearest that {family.title} generates."
+
+
 def preview_rate(config: RunConfig, family: Family) -> float:
     """Frames per second of previews that are clips: that of the trained ones."""
     return 0.0 if family.clips is None else config.dataset.fps or family.clips.rate

@@ -34,7 +34,7 @@ from ..families.trainable_text import with_text
 from ..filesystem.allowed_folders import AllowedFolders
 from ..filesystem.storage import require_folder
 from ..inference.encoder_source import MakeSource
-from ..inference.sampler import preview_rate
+from ..inference.sampler import preview_rate, size_note
 from ..offload.machine import Machine
 from ..requirements import installed_versions
 from ..types import RunResult, RunSummary
@@ -259,7 +259,8 @@ def _fitted(config: RunConfig, data: Prepared, observer: Observer) -> RunConfig:
     config = data.family.with_noise(config)
     config, warmup = fitted_warmup(resolved_length(config, data.dataset.own_images))
     levels = data.family.prediction.levels_note(config)
-    for note in (levels, warmup, distilled_note(config.base, data.family, data.location)):
+    sizes = size_note(config.preview, data.family, data.location) if config.preview.every else ""
+    for note in (levels, warmup, sizes, distilled_note(config.base, data.family, data.location)):
         if note:
             observer.notify(Noted(note))
     return config

@@ -371,6 +371,7 @@ def sample_candidates(
             folder=cache_folder(config),
             identity=place.encoders.identity,
             open_encoders=place.encoders.open,
+            size_step=place.family.latent_step(place.location),
         )
     with place.load(largest) as pipeline:
         on: AttachedAdapter | None = None

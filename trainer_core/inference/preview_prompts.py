@@ -117,6 +117,7 @@ def encode_prompts(
     folder: Path,
     identity: str,
     open_encoders: Callable[[], Encoders],
+    size_step: int,
     frames: int = 1,
     start: Callable[[], Image.Image] | None = None,
     control: tuple[Path, ClipPart] | None = None,
@@ -126,6 +127,7 @@ def encode_prompts(
     Args:
         identity: Names the encoders and their precision.
         open_encoders: Loads the encoders; called only when a prompt is not cached.
+        size_step: Sides of what is generated are multiples of this many pixels.
         frames: How many most clips of the dataset have.
         start: Reads the first frame of the clips of prompts without an image of their own; None
             where these begin without one.
@@ -143,6 +145,8 @@ def encode_prompts(
     encoded: list[EncodedPrompt] = []
     for index, line in enumerate(preview.prompts):
         own = preview.of_prompt(line, index)
+        wide, high = (side // size_step * size_step for side in (own.width, own.height))
+        own = own.model_copy(update={"width": wide, "height": high})
         files = [Path(file) for each in own.controls for file in each]
         texts = own.prompts[0], own.negative_prompt
         count = preview_frames(own, family, frames)
@@ -193,7 +197,7 @@ def _endpoints(
             "an image for each prompt",
             "Name it in preview.controls; in a graph: connect it to controls of Preview Prompts.",
         )
-    return [_fitted(each, preview, family) for each in images]
+    return [_fitted(each, preview) for each in images]
 
 
 def _control_frames(
@@ -214,14 +218,11 @@ def _control_frames(
         )
     path, part = control
     frames = read_frames(path, replace(part, frames=count))
-    return [_fitted(each, preview, family) for each in frames]
+    return [_fitted(each, preview) for each in frames]
 
 
-def _fitted(image: Image.Image, preview: PreviewSection, family: Family) -> Image.Image:
-    """An image of the size that a preview is generated at (`Family.latent_shape`)."""
-    step = family.latents.size_multiple
-    wide, high = (side // step * step for side in (preview.width, preview.height))
-    return fit_to_bucket(image, Bucket(wide, high))
+def _fitted(image: Image.Image, preview: PreviewSection) -> Image.Image:
+    return fit_to_bucket(image, Bucket(preview.width, preview.height))
 
 
 def _bytes(images: Sequence[Image.Image]) -> list[Tensor]:
@@ -243,7 +244,7 @@ def _control(
 ) -> Image.Image:
     image = _read_control(path, dataset.animated, family.control_channels(variant))
     if dataset.control_area is None:
-        sized = _fitted(image, preview, family)
+        sized = _fitted(image, preview)
         # An image without a transparent area gets the same mask each time.
         return with_mask(sized, 0) if variant in family.latents.filled else sized
     return resize_exact(image, *family.latents.control_size(*image.size, dataset.control_area))

@@ -13,7 +13,7 @@ import torch
 
 from ..adapters.parameter_groups import parameter_groups
 from ..config import RunConfig
-from ..errors import NonFiniteError
+from ..errors import RESUME, NonFiniteError
 from ..types import StepResult
 from .checkpoints.checkpoint import Checkpoint, read_whole_checkpoint
 from .checkpoints.checkpoint_clock import CheckpointClock
@@ -31,7 +31,7 @@ from .metrics.loss_ledger import indices_by_place
 from .metrics.step_metrics import StepMetrics
 from .objectives.slider import restoring_strength
 from .objectives.validation import Validation, ValidationResult
-from .observer import CheckpointRestored, Observer, RunRequests, StoppingObserver, Warned
+from .observer import CheckpointRestored, Noted, Observer, RunRequests, StoppingObserver, Warned
 from .optimizers import make_optimizer, set_learning_rate, update
 from .recorder import Recorder
 from .step.gradients import clip_gradients, forget_gradients, forward_and_backward
@@ -140,7 +140,17 @@ class Trainer:
                 if not saved:
                     self.save_checkpoint(step)
                 return "cancelled" if cancelled else "done", step
+            if cancelled:
+                self._tell_skipped(validated)
         return "done", self.steps
+
+    def _tell_skipped(self, validated: ValidationResult) -> None:
+        """Say what a run lacks that was cancelled in its last step, and is done all the same."""
+        previews = ["It has no previews."] if self.config.preview.every > 0 else []
+        measures = self.validation is not None and validated.loss is None
+        loss = [f"{RESUME} measures its loss on held-out images."] if measures else []
+        if self.recorder is not None and (previews or loss):
+            self.observer.notify(Noted(" ".join(["Cancelled in the last step.", *previews, *loss])))
 
     def _before_first_step(self) -> str | None:
         """Validate and preview the base of a run at step 0; the status of a run that ends here."""

@@ -66,6 +66,7 @@ class Prompts:
             self.folder,
             self.identity,
             self.open,
+            16,
         )
 
     def count(self):

@@ -9,12 +9,13 @@ from safetensors.torch import load_file, save_file
 from tests.fixtures.peer_files import QWEN, one
 from tests.fixtures.thread_processes import together
 from trainer_core.config import RunConfig
-from trainer_core.errors import AdapterFileError, ConfigError, RunError
+from trainer_core.errors import AdapterFileError, ConfigError, InputError, RunError
 from trainer_core.families.registry import get_family
 from trainer_core.tensors.safetensors_writer import save_tensors
 from trainer_core.training.checkpoints.checkpoint import save_checkpoint
 from trainer_core.training.checkpoints.run_folder import create_version, open_version
 from trainer_core.training.setup.starting_point import find_start, read_start, start_identity
+from trainer_core.training.step.processes import SingleProcess
 
 
 @pytest.fixture
@@ -120,11 +121,11 @@ def test_a_path_without_an_adapter_is_told(tmp_path):
             ask(from_file(tmp_path))
 
 
-@pytest.mark.parametrize("resume", ["auto", "latest"])
-def test_a_version_that_cannot_be_gone_on_with_is_refused_before_work(
-    tmp_path, make_version, resume
-):
+def test_a_version_that_cannot_be_taken_up_is_refused_before_work(tmp_path, make_version):
     version = make_version(3)
-    with open_version(version), pytest.raises((InputError, ConfigError), match="in use|no check"):
-        assert find_start(config(tmp_path, resume), FAMILY, "fp32", ALONE).folder
-        raise ConfigError("no checkpoint that is idle", "", "")
+    with open_version(version), pytest.raises(InputError, match="in use by process"):
+        find_start(config(tmp_path, "latest"), FAMILY, "fp32", SingleProcess("cpu"))
+    (version / "run.json").write_text("{", encoding="utf-8")
+    for resume in ("auto", "latest", "3", str(version)):
+        with pytest.raises(InputError, match=r"run\.json cannot be read"):
+            find_start(config(tmp_path, resume), FAMILY, "fp32", SingleProcess("cpu"))

@@ -113,13 +113,13 @@ def test_loss_that_is_not_finite_reaches_no_weight_and_names_what_it_saw(step):
         assert part in str(error.value)
 
 
-@pytest.mark.parametrize("step", [0, 2, 4])
+@pytest.mark.parametrize("step", [0, 2, 4, 6])
 def test_a_cancel_while_images_are_drawn_saves_the_step_and_makes_no_other(step):
     recording = Recording(cancelled_at=step)
     trainer, _, _ = make_trainer(2, recording=recording, checkpoint_every=4, steps=6)
-    assert trainer.train() == ("cancelled", step)
-    assert recording.saves == [step]
-    assert len(recording.results) == step
+    assert trainer.train() == ("done" if step == 6 else "cancelled", step)
+    assert ("Cancelled in the last step. It has no previews." in recording.warned) == (step == 6)
+    assert (recording.saves, len(recording.results)) == ([4, 6] if step == 6 else [step], step)
 
 
 def test_previews_and_checkpoints_fall_on_their_steps_and_a_step_is_saved_before_it_is_drawn():

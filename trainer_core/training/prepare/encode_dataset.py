@@ -288,6 +288,7 @@ def _encode(
         identity=encoders.identity,
         open_encoders=encoders.open,
         frames=dataset.usual_frames,
+        size_step=family.latent_step(location),
         start=_first_frame(plan) if endpoints else None,
         control=_first_control(plan, dataset.usual_frames) if family.steered else None,
     )

@@ -141,6 +141,7 @@ def _set_output(source: Source, to: Conversion) -> None:
         to.set("output.dir", str(path.parent), key, place, near)
     _set_interval(source, to, "backup_after", usual=30, setting="training.checkpoint_every")
     _set_interval(source, to, "save_every", usual=0, setting="training.keep_every")
+    _save_what_is_kept(to)
     sizes = source.read("resolution", _sizes_of, [512])
     set_sizes(source, to, "resolution", sizes=sizes, near=ONE_SIZE)
 
@@ -159,8 +160,8 @@ def _set_interval(source: Source, to: Conversion, key: str, usual: int, setting:
     value = source.read(key, number, float(usual))
     minutes = {"MINUTE": 1.0, "HOUR": 60.0, "SECOND": 1 / 60}
     stated = source.has(key) or source.has(by)
-    if unit == "STEP":
-        to.set(setting, int(value), key, value)
+    if unit in {"STEP", "ALWAYS"}:
+        to.set(setting, int(value) if unit == "STEP" else 1, key, value)
     elif unit in minutes and setting == "training.checkpoint_every":
         to.set("training.checkpoint_minutes", value * minutes[unit], key, value, stated=stated)
         to.set(setting, 0, by, unit, stated=stated)
@@ -172,6 +173,18 @@ def _set_interval(source: Source, to: Conversion, key: str, usual: int, setting:
         to.missing(key, f"{value:g} {unit}", f"Set {setting} to a number of steps.")
     if not any(note.key == by for note in to.notes):
         source.unused(to, by, why=f"It is read with {key}.")
+
+
+def _save_what_is_kept(to: Conversion) -> None:
+    """Save a checkpoint wherever one is kept for good, where backups are counted in minutes."""
+    every, kept = "training.checkpoint_every", "training.keep_every"
+    if every in to.epochs or to.values.get(every):
+        return
+    if kept in to.epochs:
+        to.values.pop(every, None)
+        to.epochs = {every: to.epochs[kept], **to.epochs}
+    elif steps := to.values.get(kept):
+        to.set(every, steps, "save_every", steps)
 
 
 def _listed(files: ConversionInput, source: Source, key: str, file: str, marks: set[str]) -> Any:

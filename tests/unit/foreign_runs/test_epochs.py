@@ -75,11 +75,12 @@ def test_a_folder_whose_name_no_file_system_takes_is_not_counted(images):
     assert "max_train_epochs" in {note.key for note in run.outcome("lacking")}
 
 
-def test_epochs_of_one_trainer(images):
+@pytest.mark.parametrize("key", ["backup_after", "save_every"])
+def test_epochs_of_one_trainer(images, key):
     path = images.parent / "config.json"
     path.write_text(
         '{"training_method": "LORA", "model_type": "QWEN", "base_model_name": "m", "epochs": 3,'
-        '"batch_size": 2, "backup_after": 1, "backup_after_unit": "EPOCH", "__version": 9,'
+        f'"batch_size": 2, "{key}": 1, "{key}_unit": "EPOCH", "__version": 9,'
         f'"concepts": [{{"path": "{images}", "name": "x", "balancing": 1.0}}]}}'
     )
     run = read_foreign([open_document(path)], beside=NamedFiles(str(path)), count=count_epoch)

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from ..errors import BaseModelError
+from ..filesystem.file_names import missing_in_words
 
 GGUF_SUFFIX = ".gguf"
 FILE_SUFFIXES = (".safetensors", ".sft", GGUF_SUFFIX)
@@ -58,7 +59,7 @@ def base_file(text: str) -> Path | None:
     if not looks_like_file(text) or path.exists():
         return None
     raise BaseModelError(
-        f"base.path: {text} does not exist",
+        f"base.path: {text} {missing_in_words(text)}",
         "a .safetensors or .gguf file with the weights of a base model",
         "Correct base.path. A relative path starts at the run file's folder.",
     )
@@ -69,7 +70,7 @@ def local_folder(text: str, setting: str) -> Path:
     path = Path(text).expanduser()
     if path.is_dir():
         return path
-    found = "is a file" if path.exists() else "does not exist"
+    found = "is a file" if path.exists() else missing_in_words(text)
     single = " or a .safetensors or .gguf file" if setting == "base.path" else ""
     raise BaseModelError(
         f"{setting}: {text} {found}",

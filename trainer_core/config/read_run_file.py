@@ -9,13 +9,14 @@ from __future__ import annotations
 import copy
 import textwrap
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from ..errors import ConfigError
+from ..filesystem.file_names import leads_to_windows
 from ..filesystem.text_files import read_text
 from .adapter import AdapterConfig
 from .base_path import has_hub_form
@@ -177,6 +178,11 @@ def _validate(values: dict[str, Any], folder: Path, problems: list[Problem]) -> 
     output = config.output.model_copy(
         update={"dir": _anchored("output.dir", config.output.dir, (), folder)}
     )
+    for setting, path in (("output.dir", output.dir), ("cache.dir", config.cache.dir or "")):
+        if leads_to_windows(path):
+            found = f"{setting}: {path} is a path of Windows"
+            remedy = f"Correct {setting} in the run file, or write {setting}=FOLDER in the command."
+            raise ConfigError(found, "a folder of this computer", remedy)
     return config.model_copy(update={"output": output})
 
 
@@ -220,7 +226,11 @@ def _anchored(setting: str, value: Any, words: Collection[str], folder: Path) ->
         return value
     if setting == "resume" and names_step(value):
         return value
+    if leads_to_windows(value):
+        return value
     path = folder / _expanded(value, setting)
+    if "\\" in value and not path.exists():
+        path = folder / PureWindowsPath(value).as_posix()  # as it is meant on Windows
     if setting == "base.path" and has_hub_form(value) and not path.exists():
         return value
     return str(path)

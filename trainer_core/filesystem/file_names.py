@@ -6,6 +6,8 @@ digits, spaces and signs, emoji too, but nothing that leads to another folder or
 
 from __future__ import annotations
 
+import os
+import re
 import unicodedata
 
 LONGEST_NAME = 120
@@ -30,6 +32,22 @@ ONLY_CLIPS = CLIP_EXTENSIONS | (MOVING_EXTENSIONS - IMAGE_EXTENSIONS)
 
 FOREIGN_EXTENSIONS = frozenset({".gif", ".tif", ".tiff", ".jxl", ".jp2", ".tga", ".apng"})
 """Extensions of images that are not read; leaving them out in silence would surprise."""
+
+_OF_WINDOWS = re.compile(r"[A-Za-z]:[\\/]|\\\\")
+
+
+def leads_to_windows(path: str) -> bool:
+    """Whether a path has a drive's letter or a server, as on Windows, where this is another system.
+
+    There it would be the name of a file in the current folder.
+    """
+    return os.name != "nt" and _OF_WINDOWS.match(path) is not None
+
+
+def missing_in_words(path: str) -> str:
+    """What is said of a path at which nothing is."""
+    return "is a path of Windows" if leads_to_windows(path) else "does not exist"
+
 
 EXPECTED = (
     'letters of any script, digits, spaces and signs such as - _ . ( ) +; no / \\ : * ? " < > |, '

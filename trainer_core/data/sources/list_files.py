@@ -19,6 +19,7 @@ from ...filesystem.file_names import (
     FRAME_FOLDER,
     IMAGE_EXTENSIONS,
     MOVING_EXTENSIONS,
+    missing_in_words,
 )
 from ..frame_folders import is_frame_folder
 
@@ -149,7 +150,7 @@ def dataset_root(path: str) -> Path:
     root = Path(path).expanduser()
     if root.is_dir():
         return root
-    what = "is a file" if root.is_file() else "does not exist"
+    what = "is a file" if root.is_file() else missing_in_words(path)
     raise DatasetError(f"dataset.path: {root} {what}", expected, remedy)
 
 

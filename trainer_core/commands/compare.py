@@ -9,7 +9,7 @@ from ..families.run_files import load_config
 from ..filesystem.storage import given_path, require_folder
 from .adapter_output import clear_leftovers
 from .arguments import Arguments, existing
-from .console import show, show_json, show_note
+from .console import LayerProgress, show, show_json, show_note
 from .missing_inputs import require_inputs
 from .runs import in_preview, with_prompts
 
@@ -56,11 +56,15 @@ def compare(arguments: Arguments) -> int:
 
     clear_leftovers(output, *cache_folders(cache_folder(config)), as_json=arguments.json)
 
-    def progress(done: int, total: int) -> None:
-        if arguments.json:
-            show_json({"event": "compared", "done": done, "total": total})
+    threads = borrowed_threads(config.memory, embedded=config.base.path == "embedded")
+    with threads, LayerProgress("compared", as_json=False) as shown:
 
-    with borrowed_threads(config.memory, embedded=config.base.path == "embedded"):
+        def progress(done: int, total: int) -> None:
+            if arguments.json:
+                show_json({"event": "compared", "done": done, "total": total})
+            else:
+                shown(done, total, "")
+
         comparison = generate(config, columns, notify=progress)
     _report(comparison, save_comparison(comparison, output.absolute()), as_json=arguments.json)
     return 0

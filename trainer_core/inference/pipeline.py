@@ -47,7 +47,14 @@ from ..weights.base_location import BaseLocation
 from .encoder_source import EncoderSource, LazyEncoders, MakeSource
 from .preview_files import preview_ending, preview_files, save_preview
 from .preview_prompts import EncodedPrompt, check_controls, check_frames, encode_prompts
-from .sampler import Sampler, SampleRequest, SampleSettings, preview_rate, settings_of_prompt, size_note
+from .sampler import (
+    Sampler,
+    SampleRequest,
+    SampleSettings,
+    preview_rate,
+    settings_of_prompt,
+    size_note,
+)
 from .sampling_memory import sampling_bytes, sampling_memory
 from .second_model import second_model
 

@@ -143,8 +143,9 @@ def _train(
     precision = resolve_precision(config.training.precision, processes.device)
     start = find_start(config, family, precision, processes)
     require_resumable(config, family, precision, start=start, processes=processes)
-    if start.folder is None and processes.index == 0:
-        require_folder(Path(config.output.dir) / config.output.name)
+    if processes.index == 0:
+        root = Path(config.output.dir) / config.output.name
+        require_folder(root if start.folder is None else start.folder.parent.parent)
 
     check = functools.partial(require_trainable, config, family, start=start.adapter)
     data = prepare(

@@ -64,7 +64,10 @@ def test_the_verb_writes_it_into_the_newest_version(version, capsys):
     target = version.parent / "page.html"
     assert main(["report", str(version), "--html", str(target), "--json"]) == 0
     assert "<path" not in target.read_text(encoding="utf-8")
-    for record, said in (({"status": "failed", "reason": "a\nb"}, "a<br>b"), ({"status": "running"}, "killed")):
+    for record, said in (
+        ({"status": "failed", "reason": "a\nb"}, "a<br>b"),
+        ({"status": "running"}, "killed"),
+    ):
         (version / "run.json").write_text(json.dumps(record), encoding="utf-8")
         assert said in run_page(version)
     (version / "run.json").write_text("{", encoding="utf-8")

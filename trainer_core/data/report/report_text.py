@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ...printable import gibibytes, grouped, listed, single_line
+from ...printable import gibibytes, grouped, listed, shortened, single_line
 from .dataset_report import DatasetReport, Finding
 
 _NAMED = 4
 _FREQUENT = 12
+_LONGEST_WORD = 40  # a caption without spaces is one word
 COUNTED = {
     "regularization": "for regularization",
     "validation": "held out",
@@ -96,7 +97,10 @@ def _captions(report: DatasetReport) -> Iterator[str]:
         text += f", {captions.tokens.longest} of {captions.limit} tokens at most"
     yield f"  captions: {grouped(captions.different)} different; {text}"
     if captions.frequent:
-        shown = [f"{single_line(word)} {count}" for word, count in captions.frequent[:_FREQUENT]]
+        frequent = captions.frequent[:_FREQUENT]
+        shown = [
+            f"{single_line(shortened(each, _LONGEST_WORD))} {count}" for each, count in frequent
+        ]
         yield f"  frequent words: {', '.join(shown)}"
 
 

@@ -163,7 +163,8 @@ def refuse_changes(
         raise ConfigError(
             "resume: another configuration than the checkpoint's: " + "; ".join(map(str, refused)),
             f"the settings that the checkpoint was made with; only {MAY_CHANGE} may change",
-            "Undo the change, or start a new run with resume=none.",
+            "Undo the change, or start a new run with resume=none; adapter.start_from begins it "
+            "with what an adapter file of this one has learned.",
         )
     steps = run_length(config)
     if checkpoint.step > steps:

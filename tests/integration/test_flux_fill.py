@@ -13,7 +13,8 @@ from trainer_core.config import RunConfig
 from trainer_core.errors import ConfigError
 from trainer_core.training import train
 
-SIZE = 64
+SHOWN = {"every": 2, "prompts": ["an image"], "steps": 2, "width": 84}
+SIZE, FAST = 64, {"steps": 2, "batch_size": 2, "precision": "fp32"}
 
 
 def write_images(folder, own_masks):
@@ -40,22 +41,9 @@ def run_file(tmp_path, own_masks, **dataset):
             "base": {"path": str(make_fill_base(tmp_path / "base"))},
             "dataset": {"path": str(data), "resolution": SIZE, **dataset},
             "adapter": {"kind": "lora", "rank": 2, "targets": "all_linear"},
-            "training": {
-                "steps": 2,
-                "batch_size": 2,
-                "precision": "fp32",
-                "optimizer": {"learning_rate": 1e-2},
-            },
+            "training": {**FAST, "optimizer": {"learning_rate": 1e-2}},
             "memory": {"device": "cpu", "threads": 1},
-            "preview": {
-                "every": 2,
-                "prompts": ["an image"],
-                "controls": [[str(shown)]],
-                "width": SIZE + 20,
-                "height": SIZE,
-                "steps": 2,
-                "guidance": 30.0,
-            },
+            "preview": {**SHOWN, "height": SIZE, "guidance": 30.0, "controls": [[str(shown)]]},
             "output": {"dir": str(tmp_path / "output")},
         }
     )

@@ -1,5 +1,6 @@
 """Run file and overrides in, settings out; everything wrong is told at once."""
 
+import os
 import textwrap
 from pathlib import Path
 
@@ -40,6 +41,10 @@ def test_a_windows_path_in_double_quotes_is_told_on_one_line_with_the_cure(path,
     assert "dataset.path is 'D:\\new\\train'" in error.found or path[3] != "n"
     for kept in (f"'{path}'", '"' + path.replace("\\", "/") + '"'):
         assert load_config(run_file(f"dataset: {{path: {kept}}}"))
+        if os.name != "nt" and kept[0] == "'":
+            assert "output.dir=FOLDER" in refusal(run_file(f"output: {{dir: {kept}}}")).remedy
+            assert load_config(run_file(f"output: {{dir: {kept}}}"), ["output.dir=x"])
+    assert Path(load_config(run_file(r"dataset: {path: a\b}")).dataset.path).parent.name == "a"
     for cure in ("single quotes", "/ for each"):
         assert cure in error.remedy
     text = files.AI_TOOLKIT.replace("folder_path: photos/boats", f'folder_path: "{path}"')

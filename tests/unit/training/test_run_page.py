@@ -9,6 +9,7 @@ from PIL import Image
 from trainer_core.cli import main
 from trainer_core.training.run_page import run_page
 
+NUMBERS = ("epoch", "grad_norm", "sigma_mean", "step_seconds", "time")
 HOSTILE = '<script>alert("x")</script>\u202e'
 
 
@@ -22,19 +23,9 @@ def version(tmp_path):
     (folder / "run.yaml").write_text(f"seed: 1\n# {HOSTILE}\n", encoding="utf-8")
     lines = []
     for step in range(1, 41):
-        line = {
-            "step": step,
-            "epoch": 1.0,
-            "loss": 1 / step,
-            "learning_rate": 1e-4,
-            "grad_norm": 1.0,
-            "sigma_mean": 0.5,
-            "step_seconds": 1.5,
-            "time": 0.0,
-        }
-        lines.append(
-            json.dumps(line | ({"validation_loss": abs(step - 20)} if step % 10 == 0 else {}))
-        )
+        line = dict.fromkeys(NUMBERS, 1.5) | {"step": step, "loss": 1 / step}
+        held_out = {} if step % 10 else {"validation_loss": abs(step - 20)}
+        lines.append(json.dumps({**line, **held_out, "learning_rate": 1e-4}))
     (folder / "metrics.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
     Image.new("RGB", (400, 300), "red").save(folder / "samples" / "000000" / "0.png")
     (folder / "samples" / "000040" / "0.png").write_bytes(b"no image")
@@ -64,10 +55,8 @@ def test_the_verb_writes_it_into_the_newest_version(version, capsys):
     target = version.parent / "page.html"
     assert main(["report", str(version), "--html", str(target), "--json"]) == 0
     assert "<path" not in target.read_text(encoding="utf-8")
-    for record, said in (
-        ({"status": "failed", "reason": "a\nb"}, "a<br>b"),
-        ({"status": "running"}, "killed"),
-    ):
+    failed = {"status": "failed", "reason": "a\nb"}
+    for record, said in ((failed, "a<br>b"), ({"status": "running"}, "killed")):
         (version / "run.json").write_text(json.dumps(record), encoding="utf-8")
         assert said in run_page(version)
     (version / "run.json").write_text("{", encoding="utf-8")

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from .config import MemorySection
 from .errors import ConfigError
@@ -336,6 +336,23 @@ def product_speed(device: torch.device, dtype: torch.dtype) -> float:
     generator = torch.Generator(device).manual_seed(0)
     matrix = torch.randn(edge, edge, dtype=dtype, device=device, generator=generator)
     return 2 * edge**3 / _seconds(lambda: matrix @ matrix, device)
+
+
+def attention_speed(device: torch.device, dtype: torch.dtype) -> float:
+    """FLOPs a second of attention's forward pass."""
+    heads, tokens, width = (2, 256, 64) if device.type == "cpu" else (16, 2048, 128)
+    with borrowed_attention():
+        query = torch.ones(1, heads, tokens, width, dtype=dtype, device=device)
+        attention = partial(nn.functional.scaled_dot_product_attention, query, query, query)
+        return 4 * heads * tokens**2 * width / _seconds(attention, device)
+
+
+def moving_speed(device: torch.device) -> float:
+    """Bytes a second that a kernel reads and writes in the device's own memory."""
+    size = (4 if device.type == "cpu" else 256) << 20
+    source = torch.zeros(size, dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+    return 2 * source.numel() / _seconds(lambda: target.copy_(source), device)
 
 
 def copy_speed(device: torch.device) -> float:

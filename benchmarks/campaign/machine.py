@@ -13,7 +13,7 @@ import psutil
 import torch
 
 from benchmarks.measuring.record import origin
-from trainer_core.device import copy_speed, product_speed
+from trainer_core.device import attention_speed, copy_speed, moving_speed, product_speed
 from trainer_core.offload.machine import Machine
 from trainer_core.requirements import missing_requirements
 
@@ -47,6 +47,8 @@ def describe(device: str) -> dict[str, Any]:
             "driver": _driver(),
             "link_bytes_per_s": round(copy_speed(here)),
             "bf16_flops_per_s": round(product_speed(here, torch.bfloat16)),
+            "attention_per_s": round(attention_speed(here, torch.bfloat16)),
+            "moved_per_s": round(moving_speed(here)),
         }
         found["versions"] |= {"cuda": torch.version.cuda, "torch": torch.__version__}
     return found

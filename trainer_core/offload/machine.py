@@ -14,14 +14,25 @@ import psutil
 import torch
 from torch import nn
 
-from ..device import copy_speed, free_memory, product_speed, release_memory
+from ..device import (
+    attention_speed,
+    copy_speed,
+    free_memory,
+    moving_speed,
+    product_speed,
+    release_memory,
+)
 from .possible_plans import RESERVE, Budget
 
 PINNED_SHARE = 0.35 if sys.platform == "win32" else 0.6
 """Of the RAM: what pinned memory may take. Windows refuses more than half."""
 
-_REACHED = 0.7
-"""What a whole step is taken to reach of the speed of a large product."""
+PRODUCTS, ATTENTION, MOVED = 0.95, 0.94, 0.73
+"""What a step's kernels reach of a large product's speed, of attention's forward pass, and of a
+plain copy: in the step that an H200 traced (`benchmarks.campaign.record`)."""
+
+LAUNCH_SECONDS = 48e-6
+"""What that machine's host took for a kernel of the same step, with Python and autograd."""
 
 
 class Machine:
@@ -118,7 +129,10 @@ def machine_budget(machine: Machine, device: torch.device, dtype: torch.dtype) -
         ram_free=ram,
         pinned_limit=min(machine.pinned_limit(), ram),
         link_bytes_per_s=copy_speed(device),
-        flops_per_s=product_speed(device, dtype) * _REACHED,
+        flops_per_s=product_speed(device, dtype) * PRODUCTS,
         reserve=0 if device.type == "cpu" else RESERVE,
         pins=device.type == "cuda",
+        attention_per_s=attention_speed(device, dtype) * ATTENTION,
+        moved_per_s=moving_speed(device) * MOVED,
+        launch_seconds=LAUNCH_SECONDS,
     )

@@ -248,7 +248,7 @@ def agreed_budget(own: Budget, processes: Processes) -> Budget:
         pinned_limit=pinned,
         link_bytes_per_s=least[3],
         flops_per_s=least[4],
-        attention_per_s=least[5],
+        attention_per_s=least[5] or None,
         moved_per_s=least[6],
     )
 

@@ -56,10 +56,11 @@ class ImitatedMachine(Machine):
 
     Args:
         card: Bytes of VRAM; None for what there is.
+        reserve: Bytes that plans leave free.
     """
 
-    def __init__(self, card: int | None) -> None:
-        self.card = card
+    def __init__(self, card: int | None, reserve: int) -> None:
+        self.card, self.reserve = card, reserve
         self.pinned = self.most = 0
 
     def plans_for(self, device: torch.device) -> bool:
@@ -199,7 +200,8 @@ class Bench:
             raise ConfigError(_told(error), "a run file of this version", "") from error
         precision = resolve_precision(config.training.precision, self.device)
         card, started = first.way.card, time.perf_counter()
-        machine = ImitatedMachine(None if card is None else card * SIZES[self.size].gibibyte)
+        gibibyte = SIZES[self.size].gibibyte
+        machine = ImitatedMachine(None if card is None else card * gibibyte, gibibyte)
         heard, processes, start = SilentObserver(), SingleProcess(self.device), Start()
         ram = psutil.Process().memory_info().rss
         planned = plan_memory(config, data, precision, start, {}, processes, heard, machine).config

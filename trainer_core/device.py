@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import math
+import os
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -47,6 +48,26 @@ def resolve_device(setting: str, path: str = "memory.device") -> torch.device:
             f"Set {path} to auto, or see `adapter-trainer doctor` for the devices.",
         ) from error
     return device
+
+
+def unused_gpu(setting: str) -> str:
+    """Why ``auto`` takes the CPU with a torch for NVIDIA GPUs, in words; empty if it does not."""
+    if setting != "auto" or torch.version.cuda is None or _best_device().type != "cpu":
+        return ""
+    shown = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if shown is not None and shown.strip() in {"", "-1"}:
+        reason, remedy = f"CUDA_VISIBLE_DEVICES is {shown!r}", "Unset CUDA_VISIBLE_DEVICES"
+    else:
+        reason, remedy = "no device answers", "Update the GPU's driver"
+        try:
+            torch.cuda.init()
+        except (RuntimeError, AssertionError) as error:
+            reason = str(error).strip().partition("\n")[0]
+    return (
+        f"The run computes on the CPU: torch {torch.__version__}, built for CUDA "
+        f"{torch.version.cuda}, finds no GPU ({reason}). {remedy} and start again, or set "
+        "memory.device to cpu."
+    )
 
 
 def resolve_precision(setting: str, device: torch.device) -> str:

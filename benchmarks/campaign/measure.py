@@ -9,7 +9,9 @@ import argparse
 import contextlib
 import dataclasses
 import json
+import os
 import statistics
+import threading
 import time
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
@@ -315,6 +317,13 @@ def _told(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"[:600]
 
 
+def _end_with(parent: int) -> None:
+    """End this process with the one that started it: nobody else would take the GPU from it."""
+    while os.getppid() == parent:
+        time.sleep(1.0)
+    os._exit(AGAIN)
+
+
 def main(words: Sequence[str] | None = None) -> int:
     """Measure the cells that the parent names."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -326,6 +335,8 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--samples", type=Path)
     parser.add_argument("--cells", required=True, help="names, as a JSON list")
     given = parser.parse_args(words)
+    if words is None:
+        threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     wanted = json.loads(given.cells)
     known = {each.name: each for each in to_measure({}, "")}
     bench = Bench(given.output, given.size, given.device, given.call, given.samples)

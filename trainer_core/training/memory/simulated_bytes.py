@@ -148,8 +148,8 @@ def _work(func: Any, args: Any, kwargs: Any, result: Any) -> Work:
     made = [each for each in tree_leaves(result) if isinstance(each, Tensor)]
     if operation in _QUIET or not (made or func._schema.is_mutable):
         return Work()
-    given = args, {name: each for name, each in kwargs.items() if name != "out"}
-    read = [each for each in tree_leaves(given) if isinstance(each, Tensor)]
+    inputs = args, {name: each for name, each in kwargs.items() if name != "out"}
+    read = [each for each in tree_leaves(inputs) if isinstance(each, Tensor)]
     formats = {each.dtype for each in (*read, *made) if each.dim()}
     slower = _CONVERTING if len(formats) > 1 and operation not in _COPIES else 1
     return Work(moved=slower * sum(each.nbytes for each in (*read, *made)), launches=1)

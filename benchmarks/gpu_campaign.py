@@ -118,7 +118,8 @@ class Campaign:
                 self._test(path, LONGEST_TESTS)
 
     def _tested(self) -> set[str]:
-        return {line.get("file") for line in read_lines(self.output) if line["part"] == "tests"}
+        lines = read_lines(self.output)
+        return {str(line.get("file")) for line in lines if line["part"] == "tests"}
 
     def _test(self, path: Path, longest: float) -> None:
         """Run a file, and write down what it says unless the budget ended before it did."""

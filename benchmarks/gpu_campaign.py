@@ -106,29 +106,33 @@ class Campaign:
         """Run each file of light tests in a process; all at the same time."""
         done = self._tested()
         files = [path for path in _test_files() if path.name not in (*HEAVY, *done)]
-        limit = min(LONGEST_LIGHT, self.left)
+        if self.left < TEST_SECONDS:
+            return
         with ThreadPoolExecutor() as together:
-            for path in files:
-                together.submit(self._test, path, limit)
+            list(together.map(lambda path: self._test(path, LONGEST_LIGHT), files))
 
     def tests(self) -> None:
         """Run each file of heavy tests by itself."""
         for path in _test_files():
             if path.name not in self._tested() and self.left >= TEST_SECONDS:
-                self._test(path, min(LONGEST_TESTS, self.left))
+                self._test(path, LONGEST_TESTS)
 
     def _tested(self) -> set[str]:
-        return {line["file"] for line in read_lines(self.output) if line["part"] == "tests"}
+        lines = read_lines(self.output)
+        return {str(line.get("file")) for line in lines if line["part"] == "tests"}
 
-    def _test(self, path: Path, limit: float) -> None:
+    def _test(self, path: Path, longest: float) -> None:
+        """Run a file, and write down what it says unless the budget ended before it did."""
         with tempfile.TemporaryDirectory() as folder:
             report = Path(folder) / "report.xml"
             command = ["-m", "pytest", str(path), "-m", "gpu", "-q", "-rs", "--tb", "short"]
             command += ["-p", "no:cacheprovider", "--basetemp", f"{folder}/tests"]
-            started = time.monotonic()
+            started, limit = time.monotonic(), min(longest, self.left)
             status, text = self._run([*command, "--junitxml", str(report)], limit)
             row = {"file": path.name, "status": status, **counted(report)}
         row["seconds"] = round(time.monotonic() - started, 1)
+        if status == -signal.SIGKILL and limit < longest:
+            return
         self._write("tests", **row, **({"output": text[-_TAIL:]} if status else {}))
         self._say(path.name, row)
 
@@ -149,12 +153,12 @@ class Campaign:
             written = len(read_lines(self.output))
             status, told = self._run(command, self.left + GRACE, self._stuck)
             for line in read_lines(self.output)[written:]:
-                self._say(line["cell"], line)
+                self._say(line.get("cell", line["part"]), line)
             changed = self.known() != known
             cell = begun(self.output)
             if status not in (0, FAILED) and self.left > 0:
                 name = cell or batch[0].name
-                place = next(each for each in batch if each.name == name)
+                place = next((each for each in batch if each.name == name), batch[0])
                 row = {"status": "crashed", "error": f"status {status}: {told[-_TAIL:]}"}
                 self._write("bases", **self._place(place), **row)
                 crashes = 0 if changed else crashes + 1
@@ -164,7 +168,7 @@ class Campaign:
     def layers(self) -> None:
         """Measure each section of layers by itself."""
         rows = [line for line in read_lines(self.output) if line["part"] == "layers"]
-        done = {line["section"] for line in rows}
+        done = {line.get("section") for line in rows}
         for section in LAYER_SECTIONS:
             if section in done or self.left < LAYER_SECONDS or self.device != "cuda":
                 continue
@@ -178,12 +182,22 @@ class Campaign:
             self._write("layers", **row)
             print(told, flush=True)
 
+    def pending(self, parts: Sequence[str]) -> int:
+        """Cells, and files of tests, that have no result yet."""
+        names = {path.name for path in _test_files()}
+        names &= {
+            *(HEAVY if "tests" in parts else ()),
+            *(names.difference(HEAVY) if {"light", "tests"} & {*parts} else ()),
+        }
+        cells = to_measure(self.known(), self.call) if "bases" in parts else ()
+        return len(cells) + len(names - self._tested())
+
     def known(self) -> dict[str, str]:
         """Each cell that has a result, to the last call that gave it."""
         return {
             line["cell"]: line["call"]
             for line in read_lines(self.output)
-            if line["part"] == "bases" and line["size"] == self.size
+            if line["part"] == "bases" and line.get("size") == self.size and "cell" in line
         }
 
     def _place(self, cell: Cell) -> dict[str, Any]:
@@ -278,9 +292,23 @@ def counted(report: Path) -> dict[str, Any]:
     }
 
 
-def main() -> int:
+def main(words: Sequence[str] | None = None) -> int:
     """Measure what is missing, as long as there is time."""
-    given = _parse()
+    given = _parse(words)
+    try:
+        return _measure(given)
+    except OSError as error:
+        print(
+            f"Found: {error}\n"
+            f"Expected: room in {given.output}, and earlier results that can be read\n"
+            "To do: free some room or name another folder, and call it again: what was measured is "
+            "kept.",
+            file=sys.stderr,
+        )
+        return 2
+
+
+def _measure(given: argparse.Namespace) -> int:
     started = time.monotonic()
     given.output.mkdir(parents=True, exist_ok=True)
     for name in (NAME, LAYERS_FILE):
@@ -309,8 +337,8 @@ def main() -> int:
     parts = given.part or PARTS
     for part in parts:
         getattr(campaign, part)()
-    pending = len(to_measure(campaign.known(), campaign.call)) if "bases" in parts else 0
-    print(f"{pending} cells left; call it again." if pending else "Done.", flush=True)
+    left = campaign.pending(parts)
+    print(f"{left} cells and files of tests left; call it again." if left else "Done.", flush=True)
     return 0
 
 
@@ -325,7 +353,7 @@ def _refuse(found: str) -> int:
     return 2
 
 
-def _parse() -> argparse.Namespace:
+def _parse(words: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--budget", type=float, default=480, help="seconds")
@@ -334,7 +362,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--wheels", type=Path, default=WHEELS)
     parser.add_argument("--size", choices=("full", "tiny"), default="full")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    return parser.parse_args()
+    return parser.parse_args(words)
 
 
 if __name__ == "__main__":

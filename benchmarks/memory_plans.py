@@ -22,6 +22,7 @@ from trainer_core.errors import RunError
 from trainer_core.families.family import Family
 from trainer_core.families.registry import get_family
 from trainer_core.offload.choose_plan import alternatives, rank_plans
+from trainer_core.offload.machine import LAUNCH_SECONDS
 from trainer_core.offload.possible_plans import EITHER, Budget, MemoryPlan, StepSizes
 from trainer_core.quantization.formats import FORMATS
 from trainer_core.training.memory.short_base import StepInputs
@@ -90,8 +91,12 @@ MACHINE = {
     "pinned_limit": 38 << 30,
     "link_bytes_per_s": 24e9,
     "flops_per_s": 100e12,
+    "attention_per_s": 70e12,
+    "moved_per_s": 0.66e12,
+    "launch_seconds": LAUNCH_SECONDS,
 }
-"""A machine with 64 GB of RAM, PCIe 4.0 x16, and a GPU that reaches 100 TFLOPS in bf16."""
+"""A machine with 64 GB of RAM, PCIe 4.0 x16, and a GPU that reaches 100 TFLOPS in bf16, 70 of them
+in attention, and moves 1 TB/s."""
 
 ROOM = Budget(1 << 50, 1 << 50, 1 << 50, 24e9, 100e12)
 """Where every plan fits."""

@@ -9,13 +9,14 @@ from __future__ import annotations
 import contextlib
 import gc
 import math
+import os
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from .config import MemorySection
 from .errors import ConfigError
@@ -47,6 +48,26 @@ def resolve_device(setting: str, path: str = "memory.device") -> torch.device:
             f"Set {path} to auto, or see `adapter-trainer doctor` for the devices.",
         ) from error
     return device
+
+
+def unused_gpu(setting: str) -> str:
+    """Why ``auto`` takes the CPU with a torch for NVIDIA GPUs, in words; empty if it does not."""
+    if setting != "auto" or torch.version.cuda is None or _best_device().type != "cpu":
+        return ""
+    shown = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if shown is not None and shown.strip() in {"", "-1"}:
+        reason, remedy = f"CUDA_VISIBLE_DEVICES is {shown!r}", "Unset CUDA_VISIBLE_DEVICES"
+    else:
+        reason, remedy = "no device answers", "Update the GPU's driver"
+        try:
+            torch.cuda.init()
+        except (RuntimeError, AssertionError) as error:
+            reason = str(error).strip().partition("\n")[0]
+    return (
+        f"The run computes on the CPU: torch {torch.__version__}, built for CUDA "
+        f"{torch.version.cuda}, finds no GPU ({reason}). {remedy} and start again, or set "
+        "memory.device to cpu."
+    )
 
 
 def resolve_precision(setting: str, device: torch.device) -> str:
@@ -329,20 +350,52 @@ def speed_of(properties: Any) -> float:
     return properties.multi_processor_count * clock * flops
 
 
-def product_speed(device: torch.device, dtype: torch.dtype) -> float:
-    """FLOPs a second of a large product."""
-    edge = 512 if device.type == "cpu" else 4096
+def product_speed(device: torch.device, dtype: torch.dtype, room: float = math.inf) -> float:
+    """FLOPs a second of a large product, of a smaller one where it would take more than the room.
+
+    Args:
+        room: Bytes of the device, here and below.
+    """
+    edge = _halved(512 if device.type == "cpu" else 4096, lambda edge: 16 * edge**2 <= room)
     # Numbers that are alike may let a GPU run faster than those of a step.
     generator = torch.Generator(device).manual_seed(0)
     matrix = torch.randn(edge, edge, dtype=dtype, device=device, generator=generator)
     return 2 * edge**3 / _seconds(lambda: matrix @ matrix, device)
 
 
-def copy_speed(device: torch.device) -> float:
+def attention_speed(device: torch.device, dtype: torch.dtype, room: float = math.inf) -> float:
+    """FLOPs a second of attention's forward pass."""
+    heads, tokens, width = (2, 256, 64) if device.type == "cpu" else (16, 2048, 128)
+    # An attention that keeps all its products takes most.
+    tokens = _halved(tokens, lambda tokens: 8 * heads * tokens**2 <= room)
+    with borrowed_attention():
+        query = torch.ones(1, heads, tokens, width, dtype=dtype, device=device)
+        attention = partial(nn.functional.scaled_dot_product_attention, query, query, query)
+        return 4 * heads * tokens**2 * width / _seconds(attention, device)
+
+
+def moving_speed(device: torch.device, room: float = math.inf) -> float:
+    """Bytes a second that a kernel reads and writes in the device's own memory."""
+    size = (4 if device.type == "cpu" else 128) << 20  # above what a GPU's cache holds
+    size = _halved(size, lambda size: 2 * size <= room)
+    source = torch.zeros(size, dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+    return 2 * source.numel() / _seconds(lambda: target.copy_(source), device)
+
+
+def _halved(size: int, fits: Callable[[int], bool]) -> int:
+    """A size, halved until it fits; never below 32, which takes nothing to speak of."""
+    while size > 32 and not fits(size):
+        size //= 2
+    return size
+
+
+def copy_speed(device: torch.device, room: float = math.inf) -> float:
     """Bytes a second from pinned memory to a device; the CPU's own memory needs no copy."""
     if device.type == "cpu":
         return math.inf
-    source = pin(torch.empty(64 << 20, dtype=torch.uint8), device)
+    size = _halved(64 << 20, lambda size: size <= room)
+    source = pin(torch.empty(size, dtype=torch.uint8), device)
     target = torch.empty_like(source, device=device)
     return source.numel() / _seconds(lambda: target.copy_(source, non_blocking=True), device)
 

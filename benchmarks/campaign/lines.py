@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Mapping
@@ -16,22 +17,30 @@ BEGUN = "begun.json"
 
 
 def write_line(folder: Path, line: Mapping[str, Any]) -> None:
-    """Add a result, and have it on the disk."""
-    with (folder / NAME).open("a", encoding="utf-8") as file:
-        file.write(json.dumps(line) + "\n")
+    """Add a result, and have it on the disk.
+
+    Raises:
+        OSError: When it is not written whole; the next one begins a line of its own.
+    """
+    with (folder / NAME).open("a+b") as file:
+        cut_off = False
+        if file.seekable() and file.seek(0, os.SEEK_END):
+            file.seek(-1, os.SEEK_END)
+            cut_off = file.read(1) != b"\n"
+        file.write(b"\n" * cut_off + json.dumps(line).encode() + b"\n")
         file.flush()
         os.fsync(file.fileno())
 
 
 def read_lines(folder: Path) -> list[dict[str, Any]]:
-    """All results so far; a line that was cut off in the middle is none."""
+    """All results so far; a line that was cut off in the middle, or is no result, is none."""
     path = folder / NAME
     found: list[dict[str, Any]] = []
-    for text in path.read_text(encoding="utf-8").splitlines() if path.is_file() else ():
-        try:
-            found.append(json.loads(text))
-        except json.JSONDecodeError:
-            continue
+    for text in path.read_bytes().split(b"\n") if path.is_file() else ():
+        with contextlib.suppress(ValueError):
+            line = json.loads(text)
+            if isinstance(line, dict) and {"part", "call"} <= line.keys():
+                found.append(line)
     return found
 
 
@@ -47,5 +56,6 @@ def end(folder: Path) -> None:
 
 def begun(folder: Path) -> str | None:
     """What was being measured, or None."""
-    path = folder / BEGUN
-    return json.loads(path.read_text(encoding="utf-8"))["cell"] if path.is_file() else None
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        return json.loads((folder / BEGUN).read_bytes())["cell"]
+    return None

@@ -13,7 +13,7 @@ import psutil
 import torch
 
 from benchmarks.measuring.record import origin
-from trainer_core.device import copy_speed, product_speed
+from trainer_core.device import attention_speed, copy_speed, moving_speed, product_speed, unused_gpu
 from trainer_core.offload.machine import Machine
 from trainer_core.requirements import missing_requirements
 
@@ -27,7 +27,8 @@ def describe(device: str) -> dict[str, Any]:
         device: ``cuda`` or ``cpu``.
     """
     if device == "cuda" and not torch.cuda.is_available():
-        return {"refused": f"torch {torch.__version__} sees no CUDA device ({_driver()})"}
+        found = unused_gpu("auto") or f"torch {torch.__version__} is built for no CUDA"
+        return {"refused": f"{found} ({_driver()})"}
     missing = missing_requirements()
     if missing:
         return {"refused": "; ".join(map(str, missing))}
@@ -47,6 +48,8 @@ def describe(device: str) -> dict[str, Any]:
             "driver": _driver(),
             "link_bytes_per_s": round(copy_speed(here)),
             "bf16_flops_per_s": round(product_speed(here, torch.bfloat16)),
+            "attention_per_s": round(attention_speed(here, torch.bfloat16)),
+            "moved_per_s": round(moving_speed(here)),
         }
         found["versions"] |= {"cuda": torch.version.cuda, "torch": torch.__version__}
     return found

@@ -9,6 +9,7 @@ import argparse
 import functools
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,9 @@ from trainer_core.config import MemorySection, RunConfig
 from trainer_core.families.registry import get_family
 from trainer_core.offload.choose_plan import rank_plans
 from trainer_core.offload.empty_base import empty_base
-from trainer_core.offload.possible_plans import MemoryPlan, StepSizes, step_seconds
+from trainer_core.offload.machine import ATTENTION, LAUNCH_SECONDS, MOVED, PRODUCTS
+from trainer_core.offload.possible_plans import Budget, MemoryPlan, StepSizes, step_seconds
+from trainer_core.offload.step_profile import Work
 from trainer_core.quantization.formats import FORMATS
 from trainer_core.training.memory.short_base import StepInputs
 from trainer_core.training.memory.step_simulation import StepSimulation
@@ -42,7 +45,11 @@ OVER_PREDICTED = 1.10
 """What a step with swapped blocks may take beside what link and resident step of the machine give:
 a GPU that computes faster than the link brings weights waits for it, however well they overlap."""
 
-_SIMULATED = ("device", "gradient_checkpointing", "compile")
+_UNMEASURED = {"attention_per_s": 315e12, "moved_per_s": 4.2e12}
+"""Of calls before these were measured, all on an H200: its attention's forward pass in a trace, and
+0.88 of the 4.8 TB/s that it is sold with."""
+
+_SIMULATED = ("device", "gradient_checkpointing", "compile", "compute")
 """Memory settings that a simulated step depends on; it is the same wherever blocks lie."""
 
 _ALL = 1 << 20
@@ -62,8 +69,8 @@ def figures(folder: Path, simulate: bool = True) -> Row:
     calls = {line["call"]: line["origin"] for line in lines if line["part"] == "machine"}
     measured = [line for line in lines if line["part"] == "bases"]
     best = {line["cell"]: line for line in sorted(measured, key=_worth)}
-    links = {call: origin["machine"].get("link_bytes_per_s", 0) for call, origin in calls.items()}
-    rows = [_row(line, measured, folder, simulate, links) for line in best.values()]
+    machines = {call: origin["machine"] for call, origin in calls.items()}
+    rows = [_row(line, measured, folder, simulate, machines) for line in best.values()]
     left = [line["left_bytes"] for line in lines if line["part"] == "memory"]
     tests = [line for line in lines if line["part"] == "tests"]
     return {
@@ -101,7 +108,7 @@ def _worth(line: Row) -> tuple[bool, str]:
 
 
 def _row(
-    line: Row, measured: Sequence[Row], folder: Path, simulate: bool, links: Mapping[str, float]
+    line: Row, measured: Sequence[Row], folder: Path, simulate: bool, machines: Mapping[str, Row]
 ) -> Row:
     row: Row = {key: line[key] for key in _KEPT if key in line}
     row |= {key: line[key] for key in _BYTES if key in line}
@@ -113,18 +120,58 @@ def _row(
         return row
     base = f"{line['family']} {line['pixels']} {BASELINE}"
     row["ratio"] = _ratio(line, base, measured)
-    row["predicted_seconds"] = _predicted(line, measured, links)
-    plan = planned(line, folder) if simulate else None
-    if plan is not None:
-        row |= {"plan_bytes": plan.device, "plan_ram_bytes": plan.ram}
-    return row
+    machine = machines.get(line["call"], {})
+    row["predicted_seconds"] = _predicted(line, measured, machine.get("link_bytes_per_s"))
+    return row | (plan_figures(line, folder, machine) if simulate else {})
 
 
-def _predicted(line: Row, measured: Sequence[Row], links: Mapping[str, float]) -> float | None:
+def plan_figures(line: Row, folder: Path, machine: Row) -> Row:
+    """What a cell was planned to take: bytes, seconds, and where these go.
+
+    Args:
+        machine: What measured it, as `benchmarks.campaign.machine` says.
+    """
+    found = planned(line, folder, budget_of(machine))
+    if found is None:
+        return {}
+    plan, work = found
+    budget = budget_of(machine)
+    row: Row = {"plan_bytes": plan.device, "plan_ram_bytes": plan.ram}
+    if "bf16_flops_per_s" not in machine:
+        return row
+    parts = {
+        "attention": budget.seconds(Work(attention=work.attention)),
+        "products": budget.seconds(Work(work.flops)),
+        "copies": plan.transfer,
+        "rest": budget.seconds(Work(moved=work.moved)),
+    }
+    shown = {name: round(each, 4) for name, each in parts.items()}
+    return row | {
+        "plan_seconds": round(plan.seconds, 4),
+        "plan_parts": shown,
+        "plan_launches": work.launches,
+    }
+
+
+def budget_of(machine: Row) -> Budget:
+    """Room for every plan, at a machine's speeds."""
+    if "bf16_flops_per_s" not in machine:
+        return ROOM
+    known = {**_UNMEASURED, **machine}
+    return replace(
+        ROOM,
+        link_bytes_per_s=known["link_bytes_per_s"],
+        flops_per_s=known["bf16_flops_per_s"] * PRODUCTS,
+        attention_per_s=known["attention_per_s"] * ATTENTION,
+        moved_per_s=known["moved_per_s"] * MOVED,
+        launch_seconds=LAUNCH_SECONDS,
+    )
+
+
+def _predicted(line: Row, measured: Sequence[Row], link: float | None) -> float | None:
     """Seconds of a step with swapped blocks, as the planner predicts it of this machine."""
     memory, sent = line.get("memory", {}), line.get("sent_bytes", 0)
     resident = _resident(line, measured)
-    link = links.get(line["call"])
     if not sent or not resident or not link:
         return None
     transfer = sent / link
@@ -148,8 +195,8 @@ def _ratio(line: Row, base: str, measured: Sequence[Row]) -> float | None:
     return round(line["seconds"] / chosen[0]["seconds"], 3) if chosen else None
 
 
-def planned(line: Row, folder: Path) -> MemoryPlan | None:
-    """What a cell was planned to take; None where the run planned for itself.
+def planned(line: Row, folder: Path, budget: Budget) -> tuple[MemoryPlan, Work] | None:
+    """How a cell was planned, and what it computes; None where the run planned for itself.
 
     Args:
         line: The cell's result.
@@ -168,7 +215,7 @@ def planned(line: Row, folder: Path) -> MemoryPlan | None:
     chosen = {**usual, **{name: memory[name] for name in names if name in memory}}
     chosen |= {"base_format": kept, "blocks_to_swap": memory["blocks_to_swap"] or 0}
     wanted = MemorySection().model_copy(update=chosen)
-    return rank_plans(sizes, wanted, ROOM)[0]
+    return rank_plans(sizes, wanted, budget)[0], sizes.formats[kept].activations.work
 
 
 @functools.cache

@@ -39,22 +39,27 @@ def summary() -> str:
 
 
 def traces_table() -> str:
-    """What one step launches, and what the device does meanwhile."""
+    """What one step launches, what the device does meanwhile, and what was predicted of both."""
     record = read_record(RESULTS / "gpu_campaign.json")
-    rows = [
-        (
-            each["cell"],
-            f"{each['launches']:,}",
-            str(each["waits"]),
-            *(f"{each['seconds'][kind]:.3f}" for kind in _KINDS),
-        )
-        for each in record.get("traces", ())
-    ]
+    planned = {row["cell"]: row for row in record.get("rows", ())}
+    rows = []
+    for each in record.get("traces", ()):
+        plan = planned.get(each["cell"], {})
+        parts, seconds = plan.get("plan_parts", {}), each["seconds"]
+        launched = f"{each['launches']:,}"
+        if "plan_launches" in plan:
+            launched += f" ({plan['plan_launches']:,})"
+        kinds = (_beside(seconds[kind], parts.get(kind)) for kind in _KINDS)
+        rows.append((each["cell"], launched, str(each["waits"]), *kinds))
     heads = ("Step", "Launches", "Waits", *(kind.capitalize() for kind in _KINDS))
     return _table(heads, rows) if rows else NOTHING
 
 
 _KINDS = ("attention", "products", "copies", "rest")
+
+
+def _beside(value: float, predicted: float | None) -> str:
+    return f"{value:.3f}" if predicted is None else f"{value:.3f} ({predicted:.3f})"
 
 
 def goals_table() -> str:
@@ -82,7 +87,7 @@ def table_of(record: Row) -> str:
             f"{row['pixels']} px",
             row["way"],
             _number(row.get("seconds")) if row["status"] == "measured" else row["status"],
-            _number(row.get("predicted_seconds")),
+            _number(row.get("plan_seconds")),
             _number(row.get("ratio")),
             _number(row.get("load_seconds")),
             _gib(row.get("peak_bytes")),

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import torch
+import yaml
 from loaded_pack import part
 from safetensors.torch import load_file, save_file
 from said import Said
@@ -40,84 +41,9 @@ SOUND = {
 }
 """Of a tiny LTX-2."""
 
-# How Diffusers calls ComfyUI's layers, as its scripts that convert whole models do it.
-DIFFUSERS = {
-    "wan": [
-        (r"self_attn\.([qkv])$", r"attn1.to_\1"),
-        (r"cross_attn\.([qkv])$", r"attn2.to_\1"),
-        (r"self_attn\.o$", "attn1.to_out.0"),
-        (r"cross_attn\.o$", "attn2.to_out.0"),
-        (r"cross_attn\.([kv])_img$", r"attn2.add_\1_proj"),
-        (r"ffn\.0$", "ffn.net.0.proj"),
-        (r"ffn\.2$", "ffn.net.2"),
-        (r"(vace_blocks.*)\.before_proj", r"\1.proj_in"),
-        (r"(vace_blocks.*)\.after_proj", r"\1.proj_out"),
-        (r"(text|time)_embedding\.0", r"condition_embedder.\1_embedder.linear_1"),
-        (r"(text|time)_embedding\.2", r"condition_embedder.\1_embedder.linear_2"),
-        (r"time_projection\.1", "condition_embedder.time_proj"),
-        (r"img_emb\.proj\.1", "condition_embedder.image_embedder.ff.net.0.proj"),
-        (r"img_emb\.proj\.3", "condition_embedder.image_embedder.ff.net.2"),
-        (r"head\.head", "proj_out"),
-    ],
-    "hunyuan_video": [
-        (r"^double_blocks", "transformer_blocks"),
-        (r"^single_blocks", "single_transformer_blocks"),
-        (r"img_attn\.proj", "attn.to_out.0"),
-        (r"txt_attn\.proj", "attn.to_add_out"),
-        (r"img_mod\.lin", "norm1.linear"),
-        (r"txt_mod\.lin", "norm1_context.linear"),
-        (r"img_mlp\.0", "ff.net.0.proj"),
-        (r"img_mlp\.2", "ff.net.2"),
-        (r"txt_mlp\.0", "ff_context.net.0.proj"),
-        (r"txt_mlp\.2", "ff_context.net.2"),
-        (r"modulation\.lin", "norm.linear"),
-        (r"linear2", "proj_out"),
-        (
-            r"^txt_in\.individual_token_refiner\.blocks",
-            "context_embedder.token_refiner.refiner_blocks",
-        ),
-        (r"(refiner_blocks.*)\.self_attn\.proj", r"\1.attn.to_out.0"),
-        (r"(refiner_blocks.*)\.mlp\.0", r"\1.ff.net.0.proj"),
-        (r"(refiner_blocks.*)\.mlp\.2", r"\1.ff.net.2"),
-        (r"(refiner_blocks.*)\.adaLN_modulation\.1", r"\1.norm_out.linear"),
-        (r"^txt_in\.input_embedder", "context_embedder.proj_in"),
-        (r"^txt_in\.t_embedder", "context_embedder.time_text_embed.timestep_embedder"),
-        (r"^txt_in\.c_embedder", "context_embedder.time_text_embed.text_embedder"),
-        (r"^time_in", "time_text_embed.timestep_embedder"),
-        (r"^vector_in", "time_text_embed.text_embedder"),
-        (r"^guidance_in", "time_text_embed.guidance_embedder"),
-        (r"in_layer", "linear_1"),
-        (r"out_layer", "linear_2"),
-        (r"^img_in\.proj", "x_embedder.proj"),
-        (r"^vision_in\.proj\.1", "image_embedder.linear_1"),
-        (r"^vision_in\.proj\.3", "image_embedder.linear_2"),
-        (r"^final_layer\.linear", "proj_out"),
-    ],
-    "ltx_video": [
-        (r"^(audio_)?patchify_proj", r"\1proj_in"),
-        (r"^(audio_)?adaln_single", r"\1time_embed"),
-        (r"^av_ca_(video|audio)_scale_shift_adaln_single", r"av_cross_attn_\1_scale_shift"),
-        (r"^av_ca_a2v_gate_adaln_single", "av_cross_attn_video_a2v_gate"),
-        (r"^av_ca_v2a_gate_adaln_single", "av_cross_attn_audio_v2a_gate"),
-    ],
-    "kandinsky5": [],
-    "cosmos_predict2": [
-        (r"t_embedder\.1", "time_embed.t_embedder"),
-        (r"^blocks", "transformer_blocks"),
-        (r"adaln_modulation_self_attn\.", "norm1.linear_"),
-        (r"adaln_modulation_cross_attn\.", "norm2.linear_"),
-        (r"adaln_modulation_mlp\.", "norm3.linear_"),
-        (r"self_attn", "attn1"),
-        (r"cross_attn", "attn2"),
-        (r"([qkv])_proj", r"to_\1"),
-        (r"output_proj", "to_out.0"),
-        (r"mlp\.layer1", "ff.net.0.proj"),
-        (r"mlp\.layer2", "ff.net.2"),
-        (r"^x_embedder\.proj\.1", "patch_embed.proj"),
-        (r"final_layer\.adaln_modulation\.", "norm_out.linear_"),
-        (r"final_layer\.linear", "proj_out"),
-    ],
-}
+DIFFUSERS = yaml.safe_load(
+    Path(__file__).with_name("video_layers.yaml").read_text(encoding="utf-8")
+)
 # Fused layers of HunyuanVideo to what other programs have in their rows.
 FUSED = {
     r"(double_blocks\.\d+)\.img_attn\.qkv": ("attn.to_q", "attn.to_k", "attn.to_v"),

@@ -21,6 +21,16 @@ def given_back(most: int = 2**20) -> Iterator[None]:
     assert abs(torch.cuda.memory_allocated() - before) < most
 
 
+@contextlib.contextmanager
+def without_waits() -> Iterator[None]:
+    """Fail when the host waits for the device, or uploads from memory that is not pinned."""
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
 def relative(value: torch.Tensor, reference: torch.Tensor) -> float:
     """How far a value is from a reference, wherever they lie."""
     value, reference = value.detach().float().cpu(), reference.detach().float().cpu()

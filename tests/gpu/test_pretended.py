@@ -11,7 +11,7 @@ from tests.gpu.test_block_swap import CUDA, make_blocks, passes
 from tests.gpu.test_steps import measured
 from trainer_core.diffusion.losses import FlowLoss
 from trainer_core.offload.host_weights import PinnedMaster
-from trainer_core.offload.machine import Machine
+from trainer_core.offload.machine import Machine, machine_budget
 from trainer_core.offload.pinned_memory import PinnedMemory
 from trainer_core.offload.streamed_blocks import StreamedBlocks
 from trainer_core.offload.transfer import CudaTransfer
@@ -116,6 +116,14 @@ def test_bytes_are_counted_and_the_last_one_is_refused():
         with pytest.raises(torch.OutOfMemoryError, match="CUDA out of memory"):
             ones(MIB // 4 + 1)
     assert torch.cuda.memory_allocated(1) == 0
+
+
+def test_a_full_device_tells_its_speed_and_no_plan_fits():
+    torch.cuda.empty_cache()
+    with runtime.device_bytes(runtime.memory().allocated + 2 * MIB):
+        budget = machine_budget(Machine(), CUDA, torch.bfloat16)
+    assert budget.device_free == 2 * MIB < budget.reserve
+    assert min(budget.link_bytes_per_s, budget.flops_per_s, budget.moved_per_s) > 0
 
 
 # ---- Devices, generators, streams --------------------------------------------------------------

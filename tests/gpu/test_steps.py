@@ -26,7 +26,7 @@ KINDS = {
     "lokr": {"kind": "lokr"},
     "oft": {"kind": "oft"},
 }
-STORED = ["dense", *FORMATS]
+STORED = ["dense", *FORMATS, *(f"{name} 8bit" for name, each in FORMATS.items() if each.eight_bit)]
 SWAPS = {
     "resident": {},
     "pinned": {"blocks_to_swap": 5, "master": "pinned"},
@@ -53,10 +53,12 @@ class Counting(SilentObserver):
 def measured(folder, cache, kind="lora", stored="dense", swap="resident", optimizer="adamw"):
     """What the third and fourth of five steps ask of the device, and bytes after each."""
     memory = {"device": "cuda", "gradient_checkpointing": True, "plan": "off"}
+    stored, _, compute = stored.partition(" ")
+    memory |= {"base_format": stored, "compute": compute or "dense"}
     config = run_config(
         folder,
         cache,
-        memory={**memory, "base_format": stored, **SWAPS[swap]},
+        memory=memory | SWAPS[swap],
         adapter={"dropout": 0.0, "rank": 2, **KINDS[kind]},
         training={"steps": 5, "batch_size": 1, "optimizer": {"name": optimizer}},
     )

@@ -38,7 +38,7 @@ from .possible_plans import (
     StepSizes,
     possible_plans,
 )
-from .step_profile import StepProfile
+from .step_profile import StepProfile, Work
 
 _COARSE = 0.1
 """Of the full speed: ``auto`` sends nothing more for what makes a step faster by less."""
@@ -134,7 +134,7 @@ def guessed_step_sizes(rest: int, flops: int, micro_batches: int = 1) -> SizesOf
     """
 
     def sizes_of(formats: Mapping[str, KeptFormat]) -> StepSizes:
-        step = StepProfile((), rest, 0, flops=flops, micro_batches=micro_batches)
+        step = StepProfile((), rest, 0, work=Work(flops), micro_batches=micro_batches)
         return StepSizes({name: FormatSizes(each, step) for name, each in formats.items()}, 0)
 
     return sizes_of

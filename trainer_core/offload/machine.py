@@ -14,19 +14,38 @@ import psutil
 import torch
 from torch import nn
 
-from ..device import copy_speed, free_memory, product_speed, release_memory
+from ..device import (
+    attention_speed,
+    copy_speed,
+    free_memory,
+    moving_speed,
+    product_speed,
+    release_memory,
+)
 from .possible_plans import RESERVE, Budget
 
 PINNED_SHARE = 0.35 if sys.platform == "win32" else 0.6
 """Of the RAM: what pinned memory may take. Windows refuses more than half."""
 
-_REACHED = 0.7
-"""What a whole step is taken to reach of the speed of a large product."""
+PRODUCTS, ATTENTION, MOVED = 0.95, 0.94, 0.73
+"""What a step's kernels reach of a large product's speed, of attention's forward pass, and of a
+plain copy: in the step that an H200 traced (`benchmarks.campaign.record`)."""
+
+_ROOM = 8
+"""One part in so many of a device's free memory is what its speed is measured in."""
+
+LAUNCH_SECONDS = 48e-6
+"""What that machine's host took for a kernel of the same step, with Python and autograd."""
 
 
 class Machine:
-    """A computer that the trainer has for itself."""
+    """A computer that the trainer has for itself.
 
+    Attributes:
+        reserve: Bytes of a device that plans leave to libraries and the allocator.
+    """
+
+    reserve = RESERVE
     _pinned = 0
 
     def plans_for(self, device: torch.device) -> bool:
@@ -112,13 +131,17 @@ class KeepingMachine(Machine):
 
 def machine_budget(machine: Machine, device: torch.device, dtype: torch.dtype) -> Budget:
     """Ask the machine; it takes a tenth of a second."""
-    ram = machine.free_ram()
+    ram, free = machine.free_ram(), machine.free_memory(device)
+    room = free // _ROOM
     return Budget(
-        device_free=machine.free_memory(device),
+        device_free=free,
         ram_free=ram,
         pinned_limit=min(machine.pinned_limit(), ram),
-        link_bytes_per_s=copy_speed(device),
-        flops_per_s=product_speed(device, dtype) * _REACHED,
-        reserve=0 if device.type == "cpu" else RESERVE,
+        link_bytes_per_s=copy_speed(device, room),
+        flops_per_s=product_speed(device, dtype, room) * PRODUCTS,
+        reserve=0 if device.type == "cpu" else machine.reserve,
         pins=device.type == "cuda",
+        attention_per_s=attention_speed(device, dtype, room) * ATTENTION,
+        moved_per_s=moving_speed(device, room) * MOVED,
+        launch_seconds=LAUNCH_SECONDS,
     )

@@ -4,8 +4,9 @@ Nothing is chosen here (`choose_plan`), nothing is loaded and nobody is asked: t
 give the same plans.
 
     device  = resident blocks + slots of swapped blocks + rest of the base + adapter + activations
-    seconds = FLOPs / speed, or bytes that are sent / speed of the link where that is more; both
-              one after the other where a single slot leaves nothing to send ahead
+    seconds = what the device computes (`Budget.seconds`), or bytes that are sent / speed of the
+              link where that is more; both one after the other where a single slot leaves nothing
+              to send ahead
 
 Each micro-batch sends the blocks that no slot keeps twice: for the forward and for the backward
 pass. Inputs of checkpointed blocks that wait in RAM are sent there and back; blocks that are not
@@ -26,7 +27,7 @@ from ..config import MemorySection
 from ..quantization.stored_format import StoredFormat
 from .block_selection import checkpointed, evenly_spread
 from .model_bytes import BaseBytes
-from .step_profile import StepProfile
+from .step_profile import StepProfile, Work
 
 RESERVE = 1 << 30
 """Bytes of a device that are left to libraries and the allocator."""
@@ -70,10 +71,13 @@ class Budget:
         ram_free: Free bytes of RAM.
         pinned_limit: Bytes of it that may be pinned.
         link_bytes_per_s: From pinned memory to the device.
-        flops_per_s: What the device reaches in the run's precision.
+        flops_per_s: What the device's products reach in the run's precision.
         file_bytes_per_s: From the disk.
         reserve: Bytes of the device that libraries and the allocator take.
         pins: Whether the device reads pinned memory faster.
+        attention_per_s: FLOPs that attention reaches; None for as many as products do.
+        moved_per_s: Bytes that other kernels read and write.
+        launch_seconds: What the host takes for a kernel, with all that leads to it.
     """
 
     device_free: int
@@ -84,6 +88,15 @@ class Budget:
     file_bytes_per_s: float = 3e9
     reserve: int = RESERVE
     pins: bool = True
+    attention_per_s: float | None = None
+    moved_per_s: float = math.inf
+    launch_seconds: float = 0.0
+
+    def seconds(self, work: Work) -> float:
+        """Predict what some work takes: the device's time, or the host's where that is longer."""
+        attention = work.attention / (self.attention_per_s or self.flops_per_s)
+        device = work.flops / self.flops_per_s + attention + work.moved / self.moved_per_s
+        return max(device, work.launches * self.launch_seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +213,7 @@ def possible_plans(
     for rank, (name, each) in enumerate(sizes.formats.items()):
         if settings.base_format not in {"auto", name}:
             continue
-        full = each.activations.flops / budget.flops_per_s
+        full = budget.seconds(each.activations.work)
         resident = MemoryPlan(
             base_format=name,
             rank=rank,
@@ -228,8 +241,8 @@ def possible_plans(
             )
 
 
-def _terms(step: StepProfile, blocks: int, away: int, count: int) -> tuple[int, int, int, int]:
-    """Activations with inputs on the device and in RAM, bytes of these, and FLOPs."""
+def _terms(step: StepProfile, blocks: int, away: int, count: int) -> tuple[int, int, int, Work]:
+    """Activations with inputs on the device and in RAM, bytes of these, and work."""
     chosen = frozenset(checkpointed(count, evenly_spread(away, blocks), blocks))
     bytes_of = (step.activations(chosen), step.activations(chosen, in_ram=True))
     return *bytes_of, step.inputs(chosen), step.computed(chosen)
@@ -237,7 +250,7 @@ def _terms(step: StepProfile, blocks: int, away: int, count: int) -> tuple[int, 
 
 def _checkpointed(
     plan: MemoryPlan,
-    terms: Callable[[int, int], tuple[int, int, int, int]],
+    terms: Callable[[int, int], tuple[int, int, int, Work]],
     step: StepProfile,
     settings: MemorySection,
     budget: Budget,
@@ -260,7 +273,7 @@ def _checkpointed(
         if count < away:
             continue
         # Which blocks are swapped does not matter where all are checkpointed.
-        here, there, inputs, flops = terms(0 if count == blocks else away, count)
+        here, there, inputs, work = terms(0 if count == blocks else away, count)
         for place in ("device", "ram") if count and apart else ("device",):
             if settings.checkpoint_inputs not in {"auto", place}:
                 continue
@@ -272,7 +285,7 @@ def _checkpointed(
                 activations=there if moved else here,
                 ram=plan.ram + moved,
                 pinned=plan.pinned + (moved if budget.pins else 0),
-                compute=flops / budget.flops_per_s,
+                compute=budget.seconds(work),
                 transfer=plan.transfer + 2 * moved * step.micro_batches / budget.link_bytes_per_s,
             )
 

@@ -3,7 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a device computes.
+
+    Attributes:
+        flops: Of the products; a multiplication with its addition are two.
+        attention: FLOPs of attention.
+        moved: Bytes that all other kernels read and write.
+        launches: Kernels.
+    """
+
+    flops: int = 0
+    attention: int = 0
+    moved: int = 0
+    launches: int = 0
+
+    def __add__(self, other: Work) -> Work:
+        return Work(*(one + two for one, two in zip(astuple(self), astuple(other), strict=True)))
+
+    def __sub__(self, other: Work) -> Work:
+        return self + other * -1
+
+    def __mul__(self, times: int) -> Work:
+        return Work(*(each * times for each in astuple(self)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,14 +42,14 @@ class BlockTerms:
         kept: The same where none of them is.
         more: Bytes that wait for its backward pass beside its inputs where it is not checkpointed.
         inputs: Bytes of its inputs that can wait in RAM.
-        flops: Of computing it again.
+        work: Of computing it again.
     """
 
     checkpointed: int
     kept: int
     more: int
     inputs: int
-    flops: int
+    work: Work
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,15 +60,15 @@ class StepProfile:
         blocks: Around each block, in the order of their calls.
         outside: Most bytes while nothing of a block waits.
         between: Most bytes between forward and backward pass, with all blocks checkpointed.
-        flops: Of the products, with all blocks checkpointed.
-        micro_batches: How many a step has. One after the other goes through the blocks: bytes are
-            those of one, FLOPs those of all.
+        work: Of a step with all blocks checkpointed.
+        micro_batches: How many a step has. One after the other goes through the blocks: bytes that
+            are held are those of one, work that of all.
     """
 
     blocks: tuple[BlockTerms, ...]
     outside: int
     between: int
-    flops: int
+    work: Work
     micro_batches: int = 1
 
     def activations(self, chosen: Collection[int], in_ram: bool = False) -> int:
@@ -69,7 +95,7 @@ class StepProfile:
         """Bytes of RAM that the checkpointed blocks' inputs take."""
         return sum(block.inputs for number, block in enumerate(self.blocks) if number in chosen)
 
-    def computed(self, chosen: Collection[int]) -> int:
-        """FLOPs of the products."""
-        kept = (block.flops for number, block in enumerate(self.blocks) if number not in chosen)
-        return self.flops - sum(kept)
+    def computed(self, chosen: Collection[int]) -> Work:
+        """What is computed with these blocks checkpointed."""
+        kept = (block.work for number, block in enumerate(self.blocks) if number not in chosen)
+        return self.work - sum(kept, Work())

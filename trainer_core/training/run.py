@@ -27,6 +27,7 @@ from ..device import (
     release_memory,
     resolve_device,
     resolve_precision,
+    unused_gpu,
 )
 from ..families.family import Family
 from ..families.registry import get_family
@@ -44,7 +45,15 @@ from .checkpoints.longer_run import SCHEDULE
 from .checkpoints.run_folder import ASKED, RunFolder, create_version, open_version
 from .checkpoints.settings_changes import compared_settings, recorded_changes
 from .memory.device_errors import explain_device_errors
-from .observer import Noted, Observer, RunCancelledError, RunFinished, RunStarted, SilentObserver
+from .observer import (
+    Noted,
+    Observer,
+    RunCancelledError,
+    RunFinished,
+    RunStarted,
+    SilentObserver,
+    Warned,
+)
 from .prepare.encode_dataset import Prepared, content_hashes, prepare
 from .recorder import Recorder, run_header
 from .setup.load import Loaded, load
@@ -140,6 +149,8 @@ def _train(
     # What can be refused without loading anything is refused first.
     first_observer = observer if processes.index == 0 else SilentObserver()
     require_possible(config, family, processes)
+    if note := unused_gpu(config.memory.device):
+        first_observer.notify(Warned(note))
     precision = resolve_precision(config.training.precision, processes.device)
     start = find_start(config, family, precision, processes)
     require_resumable(config, family, precision, start=start, processes=processes)

@@ -3,15 +3,17 @@
 import dataclasses
 import json
 import math
+import os
 
 import pytest
 
 from benchmarks import gpu_campaign
 from benchmarks.campaign import measure
 from benchmarks.campaign.cells import BASELINE, FIRST, WAYS, Way, all_cells, groups, to_measure
-from benchmarks.campaign.lines import NAME, begin, begun, read_lines
+from benchmarks.campaign.lines import BEGUN, NAME, begin, begun, read_lines, write_line
 from benchmarks.campaign.measure import AGAIN, Bench
 from benchmarks.gpu_campaign import FAILED, Campaign, first_batch
+from benchmarks.measuring.record import RESULTS, read_record
 
 CELLS = {cell.name: cell for cell in all_cells()}
 SWAPPED = "bf16, all swapped"
@@ -169,3 +171,64 @@ def test_processes_are_stopped_at_their_limit_or_when_they_are_stuck(tmp_path, m
     assert here._run(sleep, math.inf, here._stuck)[0] == -9
     assert here._run(["-c", f"raise SystemExit({FAILED})"], math.inf) == (FAILED, "")
     assert FAILED == AGAIN
+
+
+def test_what_a_kill_or_another_program_left_is_read_as_far_as_it_goes(tmp_path):
+    good = {"part": "bases", "call": "a", "size": "tiny", "cell": "x"}
+    write_line(tmp_path, good)
+    for rest in (b'{"part": "ba', b"\xff\xfe\n[1]\n", b'{"part": "bases", "call": "a"}'):
+        with (tmp_path / NAME).open("ab") as file:
+            file.write(rest)
+        write_line(tmp_path, good)
+    assert [line for line in read_lines(tmp_path) if "cell" in line] == [good] * 4
+    (tmp_path / BEGUN).write_text('{"ce')
+    assert begun(tmp_path) is None
+    assert campaign(tmp_path, kind=Campaign).known() == {"x": "a"}
+
+
+def test_a_full_disk_ends_a_call_in_three_lines(tmp_path, monkeypatch, capsys):
+    (tmp_path / NAME).symlink_to("/dev/full")
+    monkeypatch.setattr(Campaign, "_run", lambda *given: (0, '{"commit": "c"}'))
+    assert gpu_campaign.main(["--output", str(tmp_path), "--wheels", str(tmp_path)]) == 2
+    found, expected, remedy = capsys.readouterr().err.splitlines()
+    assert "No space left" in found
+    assert str(tmp_path) in expected
+    assert "call it again" in remedy
+
+
+def test_tests_that_the_budget_cut_off_are_left_for_the_next_call(tmp_path, monkeypatch):
+    monkeypatch.setattr(Campaign, "_run", lambda *given: (-9, ""))
+    here, late = campaign(tmp_path, kind=Campaign), campaign(tmp_path, kind=Campaign)
+    monkeypatch.setattr(Campaign, "left", 30.0)
+    late.light()
+    assert read_lines(tmp_path) == []
+    assert late.pending(["light"]) > 5
+    monkeypatch.setattr(Campaign, "left", 1000.0)
+    here.light()
+    assert here.pending(["light"]) == 0
+    assert here.pending(["light", "tests"]) == len(gpu_campaign.HEAVY)
+
+
+def test_a_process_ends_with_the_one_that_started_it(monkeypatch):
+    ended = []
+    monkeypatch.setattr(os, "_exit", ended.append)
+    measure._end_with(os.getppid() + 1)
+    assert ended == [AGAIN]
+
+
+def test_the_steps_that_were_measured_are_predicted():
+    """Rates are those of the first trace; the others, and all peaks, are predicted."""
+    record = read_record(RESULTS / "gpu_campaign.json")
+    rows = {row["cell"]: row for row in record["rows"]}
+    for row in rows.values():
+        assert row["peak_bytes"] == pytest.approx(row["plan_bytes"], rel=0.02)
+        if "seconds" in row:
+            assert row["plan_seconds"] == pytest.approx(row["seconds"], rel=0.1)
+    for trace in record["traces"]:
+        row = rows[trace["cell"]]
+        assert row["plan_launches"] == pytest.approx(trace["launches"], rel=0.2)
+        assert sum(row["plan_parts"].values()) == pytest.approx(
+            sum(trace["seconds"].values()), rel=0.15
+        )
+        for part, seconds in trace["seconds"].items():
+            assert row["plan_parts"][part] == pytest.approx(seconds, rel=0.25)

@@ -246,7 +246,7 @@ def test_a_step_of_the_published_model_has_no_error_of_shapes(name, kind):
     """Forward, backward and optimizer on tensors that have sizes and no numbers."""
     found = simulation(name, ADAPTERS[kind]).step()
     assert found.adapter > 0
-    assert found.flops > 1e12
+    assert found.work.flops > 1e12
 
 
 def simulation(name, adapter):
@@ -266,7 +266,7 @@ def test_a_profile_of_the_published_model_tells_of_every_choice(name):
     """Also of blocks that no gradient reaches, such as Z-Image's refiners with `default`."""
     made = simulation(name, {"targets": "default"})
     profile = made.profile()
-    assert profile.flops > 1e12
+    assert profile.work.flops > 1e12
     every = range(len(profile.blocks))
     assert profile.activations(every) == made.step().activations
     assert profile.activations(every) < profile.activations(())

@@ -16,7 +16,7 @@ from trainer_core.offload.choose_plan import rank_plans
 from trainer_core.offload.machine import Machine, machine_budget
 from trainer_core.offload.model_bytes import BaseBytes, base_bytes
 from trainer_core.offload.possible_plans import EITHER, Budget, FormatSizes, KeptFormat, StepSizes
-from trainer_core.offload.step_profile import BlockTerms, StepProfile
+from trainer_core.offload.step_profile import BlockTerms, StepProfile, Work
 from trainer_core.quantization.formats import FORMATS
 
 GIB = 1 << 30
@@ -34,12 +34,12 @@ def profile(
             kept=least + (number + 1) * more,
             more=more,
             inputs=inputs,
-            flops=part,
+            work=Work(part),
         )
         for number in range(blocks)
     )
     sides = {"outside": least // 8, "between": least // 2}
-    return StepProfile(tuple(terms), **sides, flops=flops, micro_batches=batches)
+    return StepProfile(tuple(terms), **sides, work=Work(flops), micro_batches=batches)
 
 
 def sizes(scale=1, batches=1, **formats):
@@ -95,9 +95,16 @@ def test_with_too_little_room_inputs_wait_in_ram():
 
 
 def test_a_block_computes_beside_what_those_before_it_keep():
-    first, second = (BlockTerms(each, each, more=30, inputs=2, flops=1) for each in (10, 12))
-    step = StepProfile((first, second), outside=5, between=4, flops=9)
+    first, second = (BlockTerms(each, each, more=30, inputs=2, work=Work(1)) for each in (10, 12))
+    step = StepProfile((first, second), outside=5, between=4, work=Work(9, 8, 7, 6))
     assert step.activations({1}) == 30 + 12
+    assert step.computed({1}) == Work(8, 8, 7, 6)
+
+
+def test_a_step_takes_what_the_device_does_or_what_the_host_does():
+    machine = replace(ROOMY, flops_per_s=4.0, attention_per_s=2.0, moved_per_s=8.0)
+    assert machine.seconds(Work(8, 6, 4, 10**9)) == 2 + 3 + 0.5
+    assert replace(machine, launch_seconds=0.5).seconds(Work(8, 6, 4, 20)) == 10
 
 
 def test_swapped_blocks_have_slots_and_are_sent_twice():
@@ -195,7 +202,7 @@ def test_more_memory_is_never_slower_and_less_never_larger(aim, seed):
 def test_a_plan_has_the_ram_that_loading_takes():
     """Of a base that its file has otherwise, all is in RAM before its blocks are pinned there."""
     asked = wanted(base_format="dense", blocks_to_swap=6, swap_slots=2)
-    step = StepProfile((), GIB, 0, 10**12)
+    step = StepProfile((), GIB, 0, Work(10**12))
     for known, masters in (
         ({"in_file": True}, {"pinned": 24, "pageable": 32, "file": 8}),
         ({"in_file": True, "copied": GIB}, {"pinned": 25, "pageable": 32, "file": 8}),
@@ -214,7 +221,7 @@ def test_this_machine_has_a_budget():
     found = machine_budget(Machine(), torch.device("cpu"), torch.float32)
     assert found.device_free > 0
     assert 0 < found.pinned_limit <= found.ram_free
-    assert found.flops_per_s > 1e6
+    assert min(found.flops_per_s, found.attention_per_s, found.moved_per_s) > 1e6
     assert found.link_bytes_per_s == float("inf")
 
 

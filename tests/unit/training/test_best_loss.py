@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.fixtures.tables import table
 from trainer_core.training.checkpoints.best_loss import BestLoss
 
 
@@ -12,20 +13,7 @@ def taken(losses):
     return best
 
 
-@pytest.mark.parametrize(
-    ("losses", "step", "misses"),
-    [
-        ([], 0, 0),
-        ([0.5], 10, 0),
-        ([0.5, 0.4, 0.3], 30, 0),
-        ([0.5, 0.4, 0.45, 0.6], 20, 2),
-        ([0.5, 0.4, 0.6, 0.39], 40, 0),
-        # As low as before is not lower.
-        ([0.5, 0.5, 0.5], 10, 2),
-        # Better than the one before is not better than the lowest.
-        ([0.3, 0.5, 0.4], 10, 2),
-    ],
-)
+@pytest.mark.parametrize(("losses", "step", "misses"), table(__file__, "lowest losses"))
 def test_the_first_of_the_lowest_is_best_and_others_are_misses(losses, step, misses):
     best = taken(losses)
     assert (best.step, best.misses) == (step, misses)

@@ -8,6 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from tests.fixtures.tables import table
 from trainer_core.adapters import attach
 from trainer_core.adapters.parameter_groups import parameter_groups
 from trainer_core.config import AdapterConfig, EmaSection, OptimizerSection
@@ -216,21 +217,7 @@ def test_several_damaged_ones_are_passed_over_and_each_is_told_until_all_are(che
 
 
 @pytest.mark.parametrize(
-    ("steps", "keep", "every", "spared", "expected"),
-    [
-        ([10, 20, 30, 40], 2, 0, (), [10, 20]),
-        ([40, 20, 30, 10], 2, 0, (), [10, 20]),
-        ([10, 20], 2, 0, (), []),
-        ([10], 5, 0, (), []),
-        ([], 1, 0, (), []),
-        ([10, 20, 30, 40], 1, 20, (), [10, 30]),
-        ([10, 20, 30, 40], 1, 0, (20,), [10, 30]),
-        ([10, 20, 30, 40], 1, 0, (40,), [10, 20, 30]),
-        ([10, 20, 30, 40], 1, 30, (10,), [20]),
-        ([10, 20, 30, 40], 1, 0, (10, 20, 30), []),
-        ([10, 20, 30, 40], 1, 0, (0, 99), [10, 20, 30]),
-        ([7, 10, 13, 20, 26], 2, 10, (13,), [7]),
-    ],
+    ("steps", "keep", "every", "spared", "expected"), table(__file__, "checkpoints that go")
 )
 def test_the_newest_the_multiples_and_the_spared_stay(steps, keep, every, spared, expected):
     assert surplus_checkpoints(steps, keep, every, spared) == expected

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from trainer_core.device import resolve_device, resolve_precision
+from trainer_core.device import resolve_device, resolve_precision, unused_gpu
 from trainer_core.errors import ConfigError
 
 CPU = torch.device("cpu")
@@ -35,3 +35,16 @@ def test_a_device_that_is_unknown_or_not_there_is_refused_by_its_setting(setting
 )
 def test_precision_is_what_was_asked_or_what_the_device_does_best(setting, device, expected):
     assert resolve_precision(setting, torch.device(device)) == expected
+
+
+@pytest.mark.skipif(HAS_CUDA, reason="it finds a GPU")
+@pytest.mark.parametrize("shown", [None, "", "-1"])
+def test_a_torch_for_gpus_says_why_it_takes_the_cpu(monkeypatch, shown):
+    assert unused_gpu("auto") == ""
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if shown is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", shown)
+    assert unused_gpu("cpu") == ""
+    reason = "Torch not compiled" if shown is None else f"CUDA_VISIBLE_DEVICES is {shown!r}"
+    assert f"finds no GPU ({reason}" in unused_gpu("auto")

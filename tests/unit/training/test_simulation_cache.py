@@ -7,10 +7,10 @@ import pytest
 from tests.fixtures.qwen_base import make_qwen_transformer
 from trainer_core.config import RunConfig
 from trainer_core.training.memory import simulation_cache
-from trainer_core.training.memory.simulated_bytes import ADAPTER, STEP_FLOPS, Phase
+from trainer_core.training.memory.simulated_bytes import ADAPTER, STEP_WORK, Phase
 from trainer_core.training.memory.simulation_cache import KeptSimulations, step_facts
 
-NUMBERS = {ADAPTER: 3, STEP_FLOPS: 2**60, Phase("forward", 1, -2): -5, Phase("end"): 7}
+NUMBERS = {ADAPTER: 3, STEP_WORK[0]: 2**60, Phase("forward", 1, -2): -5, Phase("end"): 7}
 
 
 def ask(path, fact="base", run=(3, True, None)):

@@ -24,6 +24,7 @@ from trainer_core.offload.block_selection import checkpointed_block_numbers, rep
 from trainer_core.offload.checkpointed_blocks import CheckpointedBlocks
 from trainer_core.offload.host_inputs import HostArena, HostInputs
 from trainer_core.offload.model_bytes import base_bytes, cast_base, pack_blocks
+from trainer_core.offload.step_profile import Work
 from trainer_core.offload.transfer import Transfer
 from trainer_core.quantization.formats import FORMATS
 from trainer_core.training.memory.short_base import StepInputs
@@ -206,7 +207,7 @@ def test_tokens_that_pass_blocks_by_do_not_count(family, checkpointing):
     config = make_config(family, training=training, **sections)
     found, every = simulate(config, torch.float32), make_config(family, **sections)
     assert agree(found, real_peak(config, torch.float32))
-    assert found.flops < simulate(every, torch.float32).flops
+    assert found.work.flops < simulate(every, torch.float32).work.flops
 
 
 @pytest.mark.exhaustive
@@ -241,7 +242,7 @@ def test_the_whole_published_base_is_simulated_and_left_as_it_is(family):
     # Weight, gradient and two moments, and AdamW's counters.
     assert 0 <= found.adapter - 16 * trained < 1e-4 * found.adapter
     # Each token passes each matrix of a stream three times, a multiplication with its addition.
-    assert 0.9e14 < found.flops < 3e14
+    assert 0.9e14 < found.work.flops < 3e14
 
 
 @pytest.mark.parametrize(("name", "shape"), [("addmm", ()), ("baddbmm", (2,))])
@@ -256,6 +257,26 @@ def test_products_that_add_in_place_count_as_those_that_do_not(name, shape):
         with LiveBytes() as live:
             work(a, b, **into)
         assert live.flops == counted.get_total_flops() > 0
+        assert live.work.launches == 1
+
+
+WHOLE = torch.zeros(8, dtype=torch.uint8)
+MADE = {
+    "sum": (lambda x: x + x, 3 * 4 * 8),
+    "in place": (lambda x: x.add_(1), 2 * 4 * 8),
+    "into": (lambda x: torch.add(x, 1, out=torch.empty(8)), 2 * 4 * 8),
+    "narrow": (lambda x: x.bfloat16(), (4 + 2) * 8),
+    "mixed": (lambda x: x * WHOLE, 3 * (4 + 1 + 4) * 8),
+}
+
+
+@pytest.mark.parametrize(("work", "moved"), MADE.values(), ids=MADE)
+def test_other_kernels_count_by_what_they_read_and_write(work, moved):
+    x = torch.zeros(8)
+    with LiveBytes() as live:
+        work(x)
+        x.view(2, 4).t(), torch.empty_like(x)
+    assert live.work == Work(moved=moved, launches=1)
 
 
 @pytest.mark.parametrize(

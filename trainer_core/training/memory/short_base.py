@@ -14,7 +14,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import partial
 from typing import Any
 
@@ -28,6 +28,8 @@ from ...adapters.parameter_groups import parameter_groups
 from ...config import RunConfig
 from ...families.family import Family
 from ...offload.model_bytes import cast_base, pack_blocks
+from ...offload.step_profile import Work
+from ...quantization.quantized_linear import set_compute
 from ...quantization.stored_format import Parts, StoredFormat
 from ..checkpoints.ema import averages_of
 from ..optimizers import OPTIMIZERS, allocate_state, make_optimizer
@@ -36,7 +38,7 @@ from ..step.gradients import clip_gradients
 from ..step.make_loss import make_loss, passes_of_step
 from ..step.micro_batch import Predict
 from ..step.token_routing import TokenRouting, routed_blocks
-from .simulated_bytes import ADAPTER, STEP_FLOPS, LiveBytes, Marks, Numbers, Phase, watch_blocks
+from .simulated_bytes import ADAPTER, STEP_WORK, LiveBytes, Marks, Numbers, Phase, watch_blocks
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,12 +89,13 @@ class ShortBase:
 
         Returns:
             The peak of each `Phase`, in bytes beside the base's weights, and what `Marks` noted;
-            bytes of the adapter with gradients, averages and the optimizer's state; and FLOPs.
+            bytes of the adapter with gradients, averages and the optimizer's state; and work.
         """
         family, live, marks = self.family, LiveBytes(Phase("begin")), Marks()
         model = self._model(counts)
         if stored is not None:
             pack_blocks(model, family.layers.repeated_blocks, _without_numbers(stored))
+            set_compute(model, self.config.memory.compute)
         family.layers.prepare(model)
         if checkpointing:
             family.layers.enable_checkpointing(model)
@@ -120,7 +123,7 @@ class ShortBase:
         gradients = sum(each.numel() * each.element_size() for each in adapter.parameters())
         return {
             ADAPTER: held + gradients,
-            STEP_FLOPS: live.flops,
+            **dict(zip(STEP_WORK, astuple(live.work), strict=True)),
             **{phase: peak - base for phase, peak in live.peaks.items()},
             **marks.numbers(self.worth),
         }
@@ -188,7 +191,7 @@ class ShortBase:
             target, sigma = torch.empty_like(image), torch.empty(samples)
             texts = [self._text(shapes) for _ in range(samples)]
             for _ in range(min(micro_batches, 2)):
-                live.flops = 0
+                live.work = Work()
                 live.begin(Phase("begin"))
                 velocity = predict(image, sigma, texts, controls)
                 loss = loss_of(velocity, target, sigma)[0].sum()
@@ -196,7 +199,7 @@ class ShortBase:
                 marks.note(Phase(""), live, ())
                 (loss / samples).backward()
                 del velocity, loss
-            live.flops *= micro_batches
+            live.work *= micro_batches
             live.begin(Phase("update"))
             clip_gradients(adapter.parameters(), training.max_grad_norm)
             update()
@@ -215,7 +218,7 @@ class _Sizes(StoredFormat):
         return {"weight": weight.new_empty(size, dtype=torch.uint8)}
 
     def dense(self, parts: Parts, shape: tuple[int, int], dtype: torch.dtype) -> Tensor:
-        return parts["weight"].new_empty(shape, dtype=dtype)
+        return parts["weight"].new_zeros(shape, dtype=dtype)
 
     def stored_bytes(self, shape: tuple[int, int]) -> int:
         return self._stored.stored_bytes(shape)

@@ -22,12 +22,12 @@ from ...config import MemorySection, RunConfig
 from ...families.family import Family
 from ...offload.block_selection import checkpointed_block_numbers
 from ...offload.host_inputs import WORTH
-from ...offload.step_profile import BlockTerms, StepProfile
+from ...offload.step_profile import BlockTerms, StepProfile, Work
 from ...quantization.stored_format import StoredFormat
 from ..prepare.attach_adapter import attach_adapter
 from ..step.make_loss import passes_of_step
 from .short_base import ShortBase, StepInputs, blocks_of
-from .simulated_bytes import ADAPTER, STEP_FLOPS, Numbers, Phase
+from .simulated_bytes import ADAPTER, STEP_WORK, WORK, Numbers, Phase
 from .simulation_cache import KeptSimulations
 
 NOT_SIMULATED = (DataDependentOutputException, DynamicOutputShapeException)
@@ -45,12 +45,12 @@ class SimulatedStep:
         adapter: Bytes of trained and frozen factors and their averages, of gradients and of the
             optimizer's state.
         activations: Most bytes of everything else but the base's weights, at the peak.
-        flops: Of the products; a multiplication with its addition are two.
+        work: What is computed.
     """
 
     adapter: int
     activations: int
-    flops: int
+    work: Work
 
 
 class StepSimulation:
@@ -120,12 +120,12 @@ class StepSimulation:
         numbers = self._whole_step(bool(chosen), stored)
         if in_ram or 0 < len(chosen) < blocks:
             profile = self.profile(stored)
-            activations, flops = profile.activations(chosen, in_ram), profile.computed(chosen)
+            activations, work = profile.activations(chosen, in_ram), profile.computed(chosen)
         else:
             phases = ("begin", "forward", "end", "backward", "update")
             activations = _peak(numbers, phases) - numbers[ADAPTER]
-            flops = numbers[STEP_FLOPS]
-        return SimulatedStep(self._whole_step(bool(chosen))[ADAPTER], activations, flops)
+            work = _step_work(numbers)
+        return SimulatedStep(self._whole_step(bool(chosen))[ADAPTER], activations, work)
 
     def profile(self, stored: StoredFormat | None = None) -> StepProfile:
         """Simulate a step for every choice of checkpointed blocks."""
@@ -142,9 +142,7 @@ class StepSimulation:
                 strict=True,
             )
         ]
-        products = [*self._by_block(dense, "flops"), dense[Phase("flops")]]
-        forward = [after - before for before, after in pairwise(products)]
-        share_again = (dense[STEP_FLOPS] - kept[STEP_FLOPS]) / max(sum(forward), 1)
+        again = [self._computed_again(dense, kept, name) for name in WORK]
         inputs = self._by_block(dense, "inputs")
         blocks = tuple(
             BlockTerms(
@@ -154,7 +152,7 @@ class StepSimulation:
                 kept=kept_peaks[number] + packed_peaks[number] - dense_peaks[number] - adapter,
                 more=waiting[number + 1] - waiting[number],
                 inputs=inputs[number],
-                flops=round(share_again * forward[number]),
+                work=Work(*(each[number] for each in again)),
             )
             for number in range(sum(self._all_counts))
         )
@@ -162,9 +160,17 @@ class StepSimulation:
             blocks=blocks,
             outside=_peak(packed, ("begin", "update")) - adapter,
             between=_peak(packed, ("end",)) - adapter,
-            flops=packed[STEP_FLOPS],
+            work=_step_work(packed),
             micro_batches=passes_of_step(self.config),
         )
+
+    def _computed_again(self, dense: Numbers, kept: Numbers, name: str) -> list[int]:
+        """What a checkpointed block adds to some part of a step's work, of each block."""
+        done = [*self._by_block(dense, name), dense[Phase(name)]]
+        forward = [after - before for before, after in pairwise(done)]
+        step = Phase(f"step_{name}")
+        share = (dense[step] - kept[step]) / max(sum(forward), 1)
+        return [round(share * each) for each in forward]
 
     def _peaks(self, numbers: Numbers) -> list[int]:
         """The peak of each block, in the order of their calls.
@@ -205,9 +211,10 @@ class StepSimulation:
             found = {
                 phase: each + all_dense[phase] - few_dense[phase] for phase, each in few.items()
             }
-            # Reading the weights in another way changes some products of every block.
+            # Reading the weights in another way changes some work of every block.
             more = sum(self._all_counts) // sum(self._few_counts) - 1
-            found[STEP_FLOPS] += (few[STEP_FLOPS] - few_dense[STEP_FLOPS]) * more
+            for phase in STEP_WORK:
+                found[phase] += (few[phase] - few_dense[phase]) * more
             return found
         found = dict(few)
         for group, count in enumerate(self._few_counts):
@@ -266,6 +273,10 @@ class StepSimulation:
             if any(each != found[0] for each in found[:-1]):
                 return False
         return True
+
+
+def _step_work(numbers: Numbers) -> Work:
+    return Work(*(numbers[phase] for phase in STEP_WORK))
 
 
 def shapes_below(adapters: Sequence[BaseAdapterFile], place: str) -> list[object]:

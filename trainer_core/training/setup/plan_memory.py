@@ -240,8 +240,8 @@ def agreed_budget(own: Budget, processes: Processes) -> Budget:
     """What the smallest machine of all processes has: all have to come to the same plan."""
     # Those of one computer share its RAM.
     ram, pinned = own.ram_free // processes.count, own.pinned_limit // processes.count
-    link, speed = own.link_bytes_per_s, own.flops_per_s
-    least = _least(processes, [own.device_free, ram, pinned, link, speed])
+    speeds = (own.link_bytes_per_s, own.flops_per_s, own.attention_per_s or 0.0, own.moved_per_s)
+    least = _least(processes, [own.device_free, ram, pinned, *speeds])
     device, ram, pinned = map(int, least[:3])
     return replace(
         own,
@@ -250,6 +250,8 @@ def agreed_budget(own: Budget, processes: Processes) -> Budget:
         pinned_limit=pinned,
         link_bytes_per_s=least[3],
         flops_per_s=least[4],
+        attention_per_s=least[5] or None,
+        moved_per_s=least[6],
     )
 
 

@@ -411,6 +411,11 @@ def send(event: str, payload: dict[str, Any], client: str | None = None) -> None
         PromptServer.instance.send_sync(event, payload, client)
 
 
+def send_to_all(event: str, payload: dict[str, Any]) -> None:
+    """Send an event to every browser."""
+    PromptServer.instance.send_sync(event, payload)
+
+
 def current_prompt() -> str:
     """The id of the prompt that runs."""
     context = get_executing_context()

@@ -62,8 +62,8 @@ _WORDS = {
     "PNG or JPEG, export a clip as MP4 (H.264) and of at least a second, or remove it.",
     "unreadable_caption": "Its caption file is not text in UTF-8, or cannot be opened. Save it as "
     "UTF-8 in a text editor, or remove it.",
-    "animated": "This image has several frames. Save the frame you want as PNG, or set 'animated' "
-    "to first_frame or skip.",
+    "animated": "This image has several frames. Save the frame you want as PNG, or set "
+    "dataset.animated to first_frame or skip.",
     "missing_caption": "There is no caption. Write what is to be seen here.",
 }
 _LEFT_OUT = " It is left out."

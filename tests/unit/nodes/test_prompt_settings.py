@@ -43,10 +43,9 @@ def graph(**changes):
 
 
 @pytest.fixture
-def asked(prompt_settings):
-    prompt_settings.register_setting_paths(SETTINGS.get)
-    yield lambda nodes: prompt_settings.graph_settings(nodes, "1")
-    prompt_settings._settings_of.pop()
+def asked(prompt_settings, monkeypatch):
+    monkeypatch.setattr(prompt_settings, "settings_of", SETTINGS.get)
+    return lambda nodes: prompt_settings.graph_settings(nodes, "1")
 
 
 @pytest.mark.parametrize(

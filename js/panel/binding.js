@@ -160,9 +160,16 @@ export class Binding {
     else if (reason !== null || isActive(this.run)) this.show({ ...NO_RUN, message: reason ?? "", refused: toError(refused) });
   }
 
-  /** A node has begun to train for another page, which alone hears more. @param {Record<string, unknown>} payload */
-  onStarted(payload) {
-    if (payload.prompt_id !== this.run.promptId && this.isMine(payload)) void this.restore();
+  /**
+   * A run has begun, or its status is another one; the page that has queued it has heard more already.
+   *
+   * @param {Record<string, unknown>} payload
+   */
+  onChanged({ prompt_id: promptId, status, ...payload }) {
+    const isSame = promptId === this.run.promptId && status === this.run.status;
+    // Why it failed is known a moment later.
+    const isKnown = isSame && !(status === "failed" && !this.run.error);
+    if (!isKnown && this.isMine({ prompt_id: promptId, ...payload })) void this.restore();
   }
 
   /**

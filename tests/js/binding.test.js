@@ -342,9 +342,9 @@ test("the hub gives a message to every node that is in a graph, and to no other"
   hub.delete(second.binding);
   api.dispatchEvent(new CustomEvent("adapter_trainer.progress", { detail: progress({ node_id: "8", step: 5 }) }));
   expect(second.shown.run.step).toBe(0);
-  // Of a run that another page has queued only its beginning is heard.
+  // Of a run that another page has queued only this is heard.
   first.states[7] = snapshot({ step: 3 });
-  api.dispatchEvent(new CustomEvent("adapter_trainer.started", { detail: { node_id: "7", prompt_id: "p1", name: "my_adapter" } }));
+  api.dispatchEvent(new CustomEvent("adapter_trainer.changed", { detail: { node_id: "7", prompt_id: "p1", name: "my_adapter" } }));
   await settled();
   expect(first.shown.run.step).toBe(3);
   api.dispatchEvent(new CustomEvent("reconnecting"));

@@ -109,6 +109,7 @@ class Report:
             *second,
             *map(finding_line, bracket_findings(found.samples, self._settings)),
             *(fault.text for fault in found.faults if fault.image is None),
+            *_unread(found),
         ]
         if not self.items:
             self.others.append("There are no images here yet. Drop some on this node.")
@@ -224,6 +225,14 @@ class Report:
             problems.append({"kind": "cropped", "grave": False, "text": text})
         if across * down < SMALL_SHARE * settings.resolution**2:
             problems.append({"kind": "small", "grave": False, "text": _told_small(bucket, size)})
+
+
+def _unread(found: Scan) -> Sequence[str]:
+    """What is said of files that are no images, beside what the images say themselves."""
+    known = {f"left out: {fault.text}" for fault in found.faults}
+    counted = ("left out by hand", "which bases of videos train")
+    others = [each for each in found.problems if each not in known]
+    return [each for each in others if not any(words in each for words in counted)]
 
 
 def _words(fault: Fault) -> str:

@@ -111,9 +111,7 @@ class NodeObserver:
         self._cancel = False
         if self._trains:
             PANEL.open(self.state)
-            self._send_state()
-            # The page that has queued the prompt hears all the rest, other pages ask for it.
-            comfy_host.send_to_all("adapter_trainer.started", self.state.address())
+            self._send_status()
 
     def notify(self, event: Event) -> None:
         """Show an event."""
@@ -303,7 +301,7 @@ class NodeObserver:
             self.state.status, self.state.message = status, message
         if status not in ACTIVE:
             self._keep()
-        self._send_state()
+        self._send_status()
 
     def _keep(self) -> None:
         """Keep beside the run what only the panel knows."""
@@ -317,6 +315,12 @@ class NodeObserver:
                 images[name] = self.marks.get(str(comfy_host.dataset_path(name)), "")
         with contextlib.suppress(StorageError):
             write_json(self._folder / KEPT, {"images": images, **self.state.kept()})
+
+    def _send_status(self) -> None:
+        """Send the whole state to the page that has queued the prompt; other pages ask for it."""
+        self._send_state()
+        changed = {**self.state.address(), "status": self.state.status}
+        comfy_host.send_to_all("adapter_trainer.changed", changed)
 
     def _send_state(self) -> None:
         self._unsent, self._unsent_held, self._behind = [], [], False

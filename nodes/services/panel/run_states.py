@@ -249,8 +249,9 @@ class Panel:
             if state is None or state.prompt_id != prompt_id or state.status != "failed":
                 return False
             state.error = error
-            shown = state.snapshot()
+            shown, changed = state.snapshot(), {**state.address(), "status": state.status}
         comfy_host.send("adapter_trainer.state", shown)
+        comfy_host.send_to_all("adapter_trainer.changed", changed)
         return True
 
     def refuse(self, node_id: str, refusal: Refusal) -> None:

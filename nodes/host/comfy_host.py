@@ -89,9 +89,8 @@ def dataset_names() -> list[str]:
 
 
 _NO_FOLDER = (
-    "Drop your images on the node, or choose a folder from its list (key R refreshes it). One that "
-    "lies elsewhere: move it there, or add what it lies in to extra_model_paths.yaml, under the "
-    "key 'datasets', and restart ComfyUI."
+    "Drop your images on the node, or choose a folder from its list (key R refreshes it). Other "
+    "places: 'datasets' in extra_model_paths.yaml."
 )
 
 

@@ -90,7 +90,7 @@ def parts_in_graph_words(
     told = [_ASSIGNED.sub(r"\1 to ", _NAMED.sub(said, each)) for each in parts]
     button = _OPENING.get(node_class)
     if button and absent:
-        told[-1] = f"{told[-1].rstrip('. ')}. {button} lays out {' and '.join(absent)}."
+        told[-1] = f"{told[-1].rstrip('. ')}. “{button}” lays out {' and '.join(absent)}."
     return told
 
 

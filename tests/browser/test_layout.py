@@ -72,6 +72,11 @@ return {
 };
 """
 
+_CUT = """
+const lines = [...document.querySelectorAll(".adapter-trainer-dataset-line")];
+return lines.filter((e) => e.scrollHeight > e.clientHeight + 1).map((e) => e.textContent);
+"""
+
 
 def faults(boxes) -> list[str]:
     """Nodes that leave their frame, and pairs that cover each other."""
@@ -110,6 +115,7 @@ def test_a_workflow_opens_whole_and_nothing_leaves_its_frame(page, name):
     assert queued == json.loads((QUEUED / f"{name}.json").read_text(encoding="utf-8"))
     page.settle()
     assert faults(page.browser.evaluate(_BOXES)) == []
+    assert page.browser.evaluate(_CUT) == []
 
     page.browser.evaluate(_SHOW_IMAGES, SHOWING)
     page.browser.wait(_IMAGES_SHOWN, SHOWING)

@@ -11,6 +11,7 @@ from ....trainer_core.filesystem.text_files import parse_object
 from ....trainer_core.training.checkpoints.run_names import CHECKPOINTS
 from ...host import comfy_host
 from ...host.folders import saved_checkpoints
+from ..graph_words import in_graph_words
 from ..loras_folder import copy_adapter
 from ..rerun_stamps import CONTINUED, Continuation
 from .history import read_ending, read_run_file
@@ -153,7 +154,8 @@ def _used(request: Mapping[str, Any]) -> tuple[str, bool]:
         name = copy_adapter(folder / CHECKPOINTS / f"{step:06d}", folder.parent.name, step).name
     except (TrainerError, OSError) as error:
         known = isinstance(error, TrainerError)
-        return f"{error.found}. {error.remedy}" if known else str(error), False
+        said = in_graph_words(f"{error.found}. {error.remedy}") if known else str(error)
+        return said, False
     return f"{name} is in the loras folder. Choose it in Load LoRA; this run is as it was.", True
 
 

@@ -12,6 +12,10 @@ SETTINGS = {
     "AdapterTrainerCache": {"verify": "cache.verify"},
     "AdapterTrainerSettings": {"every": "preview.every"},
 }
+WORDS = {
+    "AdapterTrainerQuick": "steps, a.txt, rank of Config. “Open as full graph” lays out Config.",
+    "AdapterTrainerAdapter": "steps of Trainer, a.txt, rank.",
+}
 COURSE, DECIDES, NOTHING = "course", "decides", ""
 
 
@@ -95,3 +99,20 @@ def test_a_difference_is_told_by_its_input(asked):
 )
 def test_whatever_is_sent_is_looked_at_within_bounds(asked, nodes):
     assert len(asked(nodes).decides) <= 5000
+
+
+@pytest.mark.parametrize("node", WORDS)
+def test_a_message_names_the_inputs_of_its_node_and_says_how_absent_ones_are_reached(
+    graph_words, monkeypatch, node
+):
+    monkeypatch.setattr(graph_words, "_nodes", [])
+    paths = {"training.steps": "steps"}
+    for each in (
+        ("AdapterTrainerTrain", "Trainer", paths),
+        ("AdapterTrainerQuick", "Quick", paths),
+        ("AdapterTrainerAdapter", "Config", {"adapter.rank": "rank"}),
+    ):
+        graph_words.register_inputs(lambda each=each: graph_words.NodeInputs(*each))
+    text = "training.steps, a.txt, adapter.rank."
+    assert graph_words.in_graph_words(text, node, {"Trainer"}) == WORDS[node]
+    assert graph_words.in_graph_words("Set adapter.rank: 4.", node).startswith("Set rank")

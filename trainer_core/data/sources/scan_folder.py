@@ -265,7 +265,7 @@ def _nothing_left(settings: DatasetSection, problems: Sequence[str]) -> DatasetE
     if problems:
         shown = listed(problems, SHOWN, "; ")
         found = f"dataset.path: no sample is left in {folder} ({shown})"
-        remedy = "Fix what was left out, or change the policies of the dataset section."
+        remedy = "Fix it, or change what leaves it out, such as dataset.missing_caption."
     else:
         found = f"dataset.path: there are no images in {folder}"
         remedy = f"Put images ({READABLE_IMAGES}) with captions there, or set dataset.path."

@@ -44,6 +44,22 @@ const select = document.querySelector(argument[0]);
 select.value = argument[1];
 select.dispatchEvent(new Event("change"));
 """
+# Fields whose hint is wider than they are, numbers that leave a chart, and room that is left free.
+CUT = """
+const tab = document.querySelector(".adapter-trainer-runs");
+const pen = document.createElement("canvas").getContext("2d");
+const wide = (e) => {
+  pen.font = getComputedStyle(e).font;
+  return pen.measureText(e.placeholder).width + 14 > e.clientWidth;
+};
+const right = (e) => e.getBoundingClientRect().right;
+const leaves = (e) => right(e) > right(e.closest("svg")) + 1;
+return [
+  ...[...tab.querySelectorAll("input[placeholder]")].filter(wide).map((e) => e.placeholder),
+  ...[...tab.querySelectorAll("text")].filter(leaves).map((e) => e.textContent),
+  ...(tab.clientHeight < 800 ? ["the tab is lower than the sidebar"] : []),
+];
+"""
 # Of every text in the tab the contrast to what lies behind it, as WCAG 2 has it.
 CONTRASTS = """
 const canvas = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
@@ -353,6 +369,7 @@ def test_every_text_can_be_read(page, palette):
         found = page.browser.evaluate(CONTRASTS, ".adapter-trainer-runs")
         assert len(found) > 20
         assert [each for each in found if each[0] < 4.5] == []
+        assert page.browser.evaluate(CUT) == []
         close(page)
     finally:
         page.browser.evaluate(

@@ -48,17 +48,13 @@ select.dispatchEvent(new Event("change"));
 CUT = """
 const tab = document.querySelector(".adapter-trainer-runs");
 const pen = document.createElement("canvas").getContext("2d");
-const wide = (e) => {
-  pen.font = getComputedStyle(e).font;
-  return pen.measureText(e.placeholder).width + 14 > e.clientWidth;
-};
+const width = (e) => ((pen.font = getComputedStyle(e).font), pen.measureText(e.placeholder).width);
 const right = (e) => e.getBoundingClientRect().right;
-const leaves = (e) => right(e) > right(e.closest("svg")) + 1;
 return [
-  ...[...tab.querySelectorAll("input[placeholder]")].filter(wide).map((e) => e.placeholder),
-  ...[...tab.querySelectorAll("text")].filter(leaves).map((e) => e.textContent),
-  ...(tab.clientHeight < 800 ? ["the tab is lower than the sidebar"] : []),
-];
+  ...[...tab.querySelectorAll("input[placeholder]")].filter((e) => width(e) + 14 > e.clientWidth),
+  ...[...tab.querySelectorAll("text")].filter((e) => right(e) > right(e.closest("svg")) + 1),
+  ...(tab.clientHeight < 800 ? [tab] : []),
+].map((e) => e.placeholder ?? e.textContent);
 """
 # Of every text in the tab the contrast to what lies behind it, as WCAG 2 has it.
 CONTRASTS = """

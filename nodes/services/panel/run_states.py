@@ -96,8 +96,9 @@ class RunState:
             "seed": self.seed,
             "resumable": self.resumable,
             "samples": list(self.samples),
-            "warnings": [self.words(each) for each in self.warnings],
-            "notes": [self.words(each) for each in self.notes],
+            # A kept file may come from anybody.
+            "warnings": [self.words(each) for each in self.warnings if isinstance(each, str)],
+            "notes": [self.words(each) for each in self.notes if isinstance(each, str)],
             "advice": [{**each, "message": self.words(each["message"])} for each in self.advice],
             "error": self.error,
             "memory": self.memory,

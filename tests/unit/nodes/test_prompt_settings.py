@@ -13,8 +13,8 @@ SETTINGS = {
     "AdapterTrainerSettings": {"every": "preview.every"},
 }
 WORDS = {
-    "AdapterTrainerQuick": "steps, a.txt, rank of Config. “Open as full graph” lays out Config.",
-    "AdapterTrainerAdapter": "steps of Trainer, a.txt, rank.",
+    "AdapterTrainerQuick": "steps, a.txt, rank of Adapter. “Open as full graph” lays out Adapter.",
+    "AdapterTrainerAdapter": "steps of Train, a.txt, rank.",
 }
 COURSE, DECIDES, NOTHING = "course", "decides", ""
 
@@ -102,17 +102,14 @@ def test_whatever_is_sent_is_looked_at_within_bounds(asked, nodes):
 
 
 @pytest.mark.parametrize("node", WORDS)
-def test_a_message_names_the_inputs_of_its_node_and_says_how_absent_ones_are_reached(
+def test_a_message_names_inputs_and_says_how_absent_ones_are_reached(
     graph_words, monkeypatch, node
 ):
     monkeypatch.setattr(graph_words, "_nodes", [])
-    paths = {"training.steps": "steps"}
-    for each in (
-        ("AdapterTrainerTrain", "Trainer", paths),
-        ("AdapterTrainerQuick", "Quick", paths),
-        ("AdapterTrainerAdapter", "Config", {"adapter.rank": "rank"}),
-    ):
-        graph_words.register_inputs(lambda each=each: graph_words.NodeInputs(*each))
-    text = "training.steps, a.txt, adapter.rank."
-    assert graph_words.in_graph_words(text, node, {"Trainer"}) == WORDS[node]
+    steps, rank = {"training.steps": "steps"}, {"adapter.rank": "rank"}
+    for each in (("Train", steps), ("Quick", steps), ("Adapter", rank)):
+        named = graph_words.NodeInputs(f"AdapterTrainer{each[0]}", *each)
+        graph_words.register_inputs(lambda named=named: named)
+    told = graph_words.in_graph_words("training.steps, a.txt, adapter.rank.", node, {"Train"})
+    assert told == WORDS[node]
     assert graph_words.in_graph_words("Set adapter.rank: 4.", node).startswith("Set rank")

@@ -85,8 +85,8 @@ def shown_error(
     in_panel, address = PANEL.explain(node_id, comfy_host.current_prompt(), refusal), _address(node)
     prompt = getattr(getattr(node, "hidden", None), "prompt", None)
     if not in_panel and address["class_type"] in TRAINING and isinstance(prompt, Mapping):
-        inputs, asked = node_of(prompt, node_id)[1], marked_forms(prompt, node_id)[0].settings
-        PANEL.refuse(node_id, Refusal(address["workflow"], inputs, asked, refusal))
+        inputs, settings = node_of(prompt, node_id)[1], marked_forms(prompt, node_id)[0].settings
+        PANEL.refuse(node_id, Refusal(address["workflow"], inputs, settings, error=refusal))
     comfy_host.send(EVENT, {**address, "in_panel": in_panel, **refusal})
     shown = ShownInputError if isinstance(error, InputError) else ShownRunError
     return shown(refusal["found"], refusal["expected"], refusal["remedy"])
@@ -127,8 +127,8 @@ def in_node_words(
         named = next(
             (own for own in ids if _has(parts[2].replace(own.replace("_", " "), own), own)), ""
         )
-    told = parts_in_graph_words(parts, schema.node_id, makers)
-    found, expected, remedy = map(_short_paths, told)
+    sentences = parts_in_graph_words(parts, schema.node_id, makers)
+    found, expected, remedy = map(_short_paths, sentences)
     return {"found": found, "expected": expected, "remedy": remedy, "input": named}
 
 

@@ -78,7 +78,7 @@ def parts_in_graph_words(
     inputs = _inputs_by_path(node_class, frozenset(titles))
     absent: dict[str, None] = {}
 
-    def said(match: re.Match[str]) -> str:
+    def input_name(match: re.Match[str]) -> str:
         found = inputs.get(match[0])
         if found is None:
             return match[0]
@@ -87,11 +87,12 @@ def parts_in_graph_words(
             absent[title] = None
         return f"{own} of {title}" if title else own
 
-    told = [_ASSIGNED.sub(r"\1 to ", _NAMED.sub(said, each)) for each in parts]
+    sentences = [_ASSIGNED.sub(r"\1 to ", _NAMED.sub(input_name, each)) for each in parts]
     button = _OPENING.get(node_class)
     if button and absent:
-        told[-1] = f"{told[-1].rstrip('. ')}. “{button}” lays out {' and '.join(absent)}."
-    return told
+        last = sentences[-1].rstrip(". ")
+        sentences[-1] = f"{last}. “{button}” lays out {' and '.join(absent)}."
+    return sentences
 
 
 @functools.cache

@@ -336,8 +336,8 @@ def _answering(answer: Callable[[_Query, bytes], Any]) -> Callable[[_Query, byte
             return reason, 400
         except TrainerError as error:
             parts = error.found, error.expected, error.remedy
-            said = parts_in_graph_words(parts, _node_class(query))
-            message = dict(zip(("found", "expected", "remedy"), said, strict=True))
+            sentences = parts_in_graph_words(parts, _node_class(query))
+            message = dict(zip(("found", "expected", "remedy"), sentences, strict=True))
             return message, 409 if isinstance(error, InputError) else 507
         except OSError as error:
             # A folder that goes away, or may not be looked into, while it is read.

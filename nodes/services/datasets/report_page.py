@@ -83,9 +83,9 @@ def dataset_page(
     path.parent.mkdir(parents=True, exist_ok=True)
     remedies = dict.fromkeys(finding.remedy for finding in report.findings)
     titles = {each.made_by or "" for each in (dataset, *dataset.parts)}
-    said = {each: in_graph_words(each, titles=titles) for each in remedies}
+    sentences = {each: in_graph_words(each, titles=titles) for each in remedies}
     page, text = report_page(report), report_text(report)
-    for plain, words in said.items():
+    for plain, words in sentences.items():
         page, text = page.replace(html_text(plain), html_text(words)), text.replace(plain, words)
     write_text(path, page)
     place, link = comfy_host.output_place(path), f"{ROUTE}?{urlencode({'name': name})}"

@@ -154,8 +154,7 @@ def _used(request: Mapping[str, Any]) -> tuple[str, bool]:
         name = copy_adapter(folder / CHECKPOINTS / f"{step:06d}", folder.parent.name, step).name
     except (TrainerError, OSError) as error:
         known = isinstance(error, TrainerError)
-        said = in_graph_words(f"{error.found}. {error.remedy}") if known else str(error)
-        return said, False
+        return in_graph_words(f"{error.found}. {error.remedy}") if known else str(error), False
     return f"{name} is in the loras folder. Choose it in Load LoRA; this run is as it was.", True
 
 

@@ -235,8 +235,8 @@ class NodeObserver:
         if event.message == TENSORBOARD_ABSENT:
             return  # the panel shows what it would
         if isinstance(event, Advised):
-            said = self.state.words(event.message)
-            comfy_host.logger.warning("%s: %s", self.state.name, said)
+            message = self.state.words(event.message)
+            comfy_host.logger.warning("%s: %s", self.state.name, message)
             with PANEL.lock:
                 self.state.advice.append(asdict(event))
             self._refresh()

@@ -173,19 +173,19 @@ class Refusal(NamedTuple):
     Attributes:
         workflow: As of `RunState`.
         inputs: Of the node.
-        asked: What it was asked for.
+        settings: What it was asked for.
         error: In the words of the graph.
     """
 
     workflow: str
     inputs: Mapping[str, Any]
-    asked: GraphSettings
+    settings: GraphSettings
     error: Mapping[str, str]
 
     def is_of(self, workflow: str, inputs: Mapping[str, Any], wanted: GraphSettings) -> bool:
         """Whether a graph is still the one that was refused."""
         same = inputs == self.inputs and workflow in {"", self.workflow}
-        return same and not wanted.differences(self.asked, finished=True)
+        return same and not wanted.differences(self.settings, finished=True)
 
 
 class Panel:

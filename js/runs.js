@@ -21,6 +21,8 @@ app.registerExtension({
         if (!tab) await loadTexts(api, app);
         const { RunsTab } = await import("./runs/tab.js");
         tab ??= new RunsTab(api, app);
+        // As high as the sidebar, so that the list takes what is free.
+        element.style.height = "100%";
         element.append(tab.element);
         tab.open();
       },

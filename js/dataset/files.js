@@ -19,10 +19,22 @@ const OTHERS = /\.(txt|caption|json|zip)$|(^|\/)metadata\.(jsonl|csv|parquet)$/i
 export const ACCEPTED =
   ".png,.jpg,.jpeg,.jfif,.webp,.bmp,.avif,.heic,.heif,.hif,.mp4,.mov,.m4v,.mkv,.webm,.avi,.gif,.txt,.caption,.json,.jsonl,.csv,.parquet,.zip";
 
+const NOT_READ = "not an image, clip, caption or .zip that is read. Save an image as PNG or JPEG, a clip as MP4.";
+
 /** @param {string} path whether it may belong to a dataset; what a system adds by itself does not */
 export function isUsable(path) {
-  const hidden = path.split("/").some((part) => part.startsWith(".") || part === "__MACOSX");
-  return !hidden && (IMAGES.test(path) || CLIPS.test(path) || FOREIGN.test(path) || OTHERS.test(path));
+  return !isOfSystem(path) && [IMAGES, CLIPS, FOREIGN, OTHERS].some((each) => each.test(path));
+}
+
+/** @param {string} path */
+function isOfSystem(path) {
+  return path.split("/").some((part) => part.startsWith(".") || /^(__MACOSX|Thumbs\.db|desktop\.ini)$/i.test(part));
+}
+
+/** What cannot be used of some files, each with the reason. @param {Dropped[]} files @returns {LeftOut[]} */
+export function notRead(files) {
+  const others = files.filter(({ path }) => !isUsable(path) && !isOfSystem(path));
+  return others.map(({ path }) => ({ name: path, reason: NOT_READ }));
 }
 
 /**
@@ -68,7 +80,7 @@ export async function filesOf(transfer) {
   } else {
     found.push(...files.map((file) => ({ path: file.name, file })));
   }
-  return found.filter(({ path }) => isUsable(path));
+  return found;
 }
 
 /**

@@ -4,7 +4,7 @@
 import { html, setText } from "../panel/dom.js";
 import { IMAGES_CHANGED } from "../panel/hub.js";
 import {
-  ACCEPTED, filesOf, holdsFiles, keepLeftOut, keptLeftOut, previews, send, suggestedName,
+  ACCEPTED, filesOf, holdsFiles, isUsable, keepLeftOut, keptLeftOut, notRead, previews, send, suggestedName,
 } from "./files.js";
 
 /**
@@ -65,7 +65,7 @@ export class Strip {
     this.picker.addEventListener("change", () => {
       const files = [...(this.picker.files ?? [])].map((file) => ({ path: file.name, file }));
       this.picker.value = "";
-      this.offer(files);
+      if (files.length) this.offer(files);
     });
     this.head = html("div", "dataset-head", {}, [this.count, this.add, this.picker]);
     this.form = html("div", "dataset-form");
@@ -99,10 +99,7 @@ export class Strip {
 
   /** @param {DataTransfer} transfer @returns {Promise<boolean>} whether anything in it is used */
   async drop(transfer) {
-    const files = await filesOf(transfer);
-    if (files.length) this.offer(files);
-    else this.say("There are no images, clips, captions or .zip in what was dropped.");
-    return files.length > 0;
+    return this.offer(await filesOf(transfer));
   }
 
   /** Asks the server what the folder holds now. */
@@ -156,9 +153,7 @@ export class Strip {
 
   /** What leads to the files that an upload did not take. */
   list() {
-    const { leftOut } = this;
-    const label = this.failed ? "Why?" : `${leftOut.length} left out`;
-    return leftOut.length ? [button("dataset-problem", label, () => showList("What was not taken", leftOut))] : [];
+    return whyNot(this.leftOut, this.failed ? "Why?" : `${this.leftOut.length} left out`);
   }
 
   /** @param {Report} report */
@@ -231,11 +226,18 @@ export class Strip {
   /**
    * Sends the files, and asks meanwhile where they are to go: what is wrong with them is known then.
    *
-   * @param {Dropped[]} files
+   * @param {Dropped[]} dropped
+   * @returns {boolean} whether any of them is used
    */
-  offer(files) {
-    if (!files.length || this.uploading) return;
-    this.tell("", []);
+  offer(dropped) {
+    const files = dropped.filter(({ path }) => isUsable(path));
+    const others = notRead(dropped);
+    if (this.uploading) return true;
+    if (!files.length) {
+      this.line.replaceChildren(...whyNot(others), "There are no images, clips, captions or .zip in what was dropped.");
+      return false;
+    }
+    this.tell("", others);
     this.failed = false;
     // Not those of the folder before, which these are not part of yet.
     this.images.replaceChildren(...previews(files, PREVIEWS));
@@ -258,7 +260,7 @@ export class Strip {
       const first = `${found ? counted(found) : what}, ${where} below ComfyUI's input`;
       this.line.replaceChildren(...this.list(), [first, ...(found ? wrongs(found, add) : [])].join(". "));
     };
-    const sent = this.stage(files, place(), stop.signal, (done) => {
+    const sent = this.stage(files, others, place(), stop.signal, (done) => {
       what = `${done} of ${files.length} sent`;
       hint();
     }).then((staged) => {
@@ -293,6 +295,7 @@ export class Strip {
     hint();
     name.focus();
     name.select();
+    return true;
   }
 
   /** @returns {string | null} name of the chosen folder below input, when it is the person's own */
@@ -305,21 +308,24 @@ export class Strip {
 
   /**
    * @param {Dropped[]} files
+   * @param {import("./files.js").LeftOut[]} others
    * @param {Place} place
    * @param {AbortSignal} signal
    * @param {(done: number) => void} progress
    * @returns {Promise<Staged | null>} null where nothing of it can be used
    */
-  async stage(files, place, signal, progress) {
+  async stage(files, others, place, signal, progress) {
     try {
-      const { drop, refused } = await send(this.server, files, place, progress, signal);
+      const sent = await send(this.server, files, place, progress, signal);
+      const { drop } = sent;
+      const refused = [...others, ...sent.refused];
       // What cannot be looked at as it lies there is told once it has its folder.
       const found = await this.server.look(drop, this.host.settings()).catch(() => null);
       this.leftOut = [...refused, ...(found?.skipped ?? [])];
       return { drop, refused, found };
     } catch (error) {
       this.failed = !signal.aborted;
-      if (this.failed) this.end("Nothing was uploaded.", [{ name: "", reason: told(error) }]);
+      if (this.failed) this.end("Nothing was uploaded.", [{ name: "", reason: told(error) }, ...others]);
       return null;
     }
   }
@@ -401,6 +407,11 @@ export class Strip {
 export function triggerWord(settings) {
   const { trigger_word } = /** @type {any} */ (settings.answers ?? settings);
   return String(trigger_word ?? "").trim();
+}
+
+/** What leads to files that were not taken. @param {import("./files.js").LeftOut[]} files */
+function whyNot(files, label = "Why?") {
+  return files.length ? [button("dataset-problem", label, () => showList("What was not taken", files))] : [];
 }
 
 /** @param {string} title @param {import("./files.js").LeftOut[]} found */

@@ -53,6 +53,7 @@ const CSS = `
   color: var(--at-quiet); border: 1px dashed var(--at-line); border-radius: 6px;
 }
 /* Sentences take the room that they need from the images. */
+.adapter-trainer-dataset-images:has(> .adapter-trainer-dataset-empty) { min-height: 26px; }
 .adapter-trainer-dataset-line { flex: 1 1 auto; min-height: 0; color: var(--at-quiet); overflow: hidden auto; overflow-wrap: anywhere; line-height: 15px; }
 .adapter-trainer-dataset-other { margin-right: 10px; }
 .adapter-trainer-dataset-notice { margin-right: 10px; color: var(--at-text); }

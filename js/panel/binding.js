@@ -1,6 +1,7 @@
 // @ts-check
 /** A node and its panel: which messages are the node's, and what is asked of the server. */
 
+import { toError } from "../errors/error_view.js";
 import { fromSnapshot, isActive, NO_RUN, withProgress, withSample } from "./run.js";
 
 /**
@@ -132,6 +133,9 @@ export class Binding {
     const prompt = about.exact ? null : await this.prompt();
     if (prompt) this.meant = JSON.stringify(prompt);
     let reason = null;
+    /** @type {unknown} */
+    let refused = null;
+    let isReplaced = false;
     for (const id of this.ids()) {
       /** @type {any} */
       let payload;
@@ -147,16 +151,31 @@ export class Binding {
         this.show(run);
         return;
       }
+      isReplaced ||= run !== null;
       reason = payload?.reason ?? reason;
+      refused = payload?.refused ?? refused;
     }
-    if (isActive(this.run) && !reason) this.show({ ...this.run, status: "lost", message: LOST });
-    else if (reason !== null) this.show({ ...NO_RUN, message: reason });
+    const isLost = isActive(this.run) && !reason && !isReplaced;
+    if (isLost) this.show({ ...this.run, status: "lost", message: LOST });
+    else if (reason !== null || isActive(this.run)) this.show({ ...NO_RUN, message: reason ?? "", refused: toError(refused) });
+  }
+
+  /**
+   * A run has begun, or its status is another one; the page that has queued it has heard more already.
+   *
+   * @param {Record<string, unknown>} payload
+   */
+  onChanged({ prompt_id: promptId, status, ...payload }) {
+    const isSame = promptId === this.run.promptId && status === this.run.status;
+    // Why it failed is known a moment later.
+    const isKnown = isSame && !(status === "failed" && !this.run.error);
+    if (!isKnown && this.isMine({ prompt_id: promptId, ...payload })) void this.restore();
   }
 
   /**
    * Asks for a run that is computed and says nothing: ComfyUI sends messages to the page alone that
    * has queued it, not to another one and not to a new one. Whatever the node's settings are by now,
-   * no other run is shown.
+   * it is shown until it ends, or until the node trains another one.
    */
   async catchUp() {
     const { version, promptId, name, stepSeconds } = this.run;
@@ -168,7 +187,9 @@ export class Binding {
     try {
       const run = fromSnapshot(await this.server.state(this.askedId, about, null), this.run);
       const isSame = run && (version ? run.version === version : run.promptId === promptId);
-      if (isSame && heardAt === this.heardAt) this.show(run);
+      if (heardAt !== this.heardAt) return;
+      if (isSame) this.show(run);
+      else if (run) void this.restore();
     } catch {
       // The next look may reach the server.
     } finally {

@@ -57,6 +57,7 @@ export class Hub {
     this.on(api, "adapter_trainer.state", (binding, payload) => binding.onState(payload));
     this.on(api, "adapter_trainer.progress", (binding, payload) => binding.onProgress(payload));
     this.on(api, "adapter_trainer.sample", (binding, payload) => binding.onSample(payload));
+    this.on(api, "adapter_trainer.changed", (binding, payload) => binding.onChanged(payload));
     this.on(api, "reconnecting", (binding) => binding.onConnection(true));
     this.on(api, "reconnected", (binding) => binding.onConnection(false));
     setInterval(() => {

@@ -153,8 +153,9 @@ export class TrainPanel {
 
   draw() {
     const { run, offline } = this;
-    this.status.draw(run, offline, this.told !== null);
-    this.error.draw(this.told ?? run.error);
+    const refused = this.told ?? run.refused;
+    this.status.draw(run, offline, refused !== null);
+    this.error.draw(refused ?? run.error);
     this.advice.draw(run);
     this.notes.draw(run.notes);
     this.memory.draw(run.memory);

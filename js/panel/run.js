@@ -66,6 +66,7 @@
  * @property {string[]} notes what is good to know
  * @property {Advice[]} advice
  * @property {import("../errors/error_view.js").NodeError | null} error
+ * @property {import("../errors/error_view.js").NodeError | null} refused why these settings did not begin a run since
  * @property {Memory | null} memory
  * @property {string[]} layers each kind of layer with an adapter
  * @property {Choice[]} choices
@@ -106,6 +107,7 @@ export const NO_RUN = Object.freeze({
   notes: [],
   advice: [],
   error: null,
+  refused: null,
   memory: null,
   layers: [],
   choices: [],
@@ -151,6 +153,7 @@ export function fromSnapshot(payload, before = NO_RUN) {
     notes: texts(message.notes),
     advice: toAdvice(message.advice),
     error: toError(message.error),
+    refused: toError(message.refused),
     memory: toMemory(message.memory),
     layers: texts(message.layers),
     choices: toChoices(message.choices),

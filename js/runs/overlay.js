@@ -86,7 +86,9 @@ export class Overlay {
       ]),
     ]);
     for (const value of ticks(steps, 5, true)) {
-      const at = { x: x(value), y: SIZE.height - 5, "text-anchor": "middle" };
+      // The last number ends with the chart.
+      const isLast = x(value) > SIZE.width - EDGE.right - 8;
+      const at = { x: isLast ? SIZE.width : x(value), y: SIZE.height - 5, "text-anchor": isLast ? "end" : "middle" };
       parts.push(svg("text", "tick", at, [String(value)]));
     }
     this.axes.replaceChildren(...parts);

@@ -27,11 +27,11 @@ const CSS = `
 .adapter-trainer-runs-row { display: grid; grid-template: auto auto / 34px 1fr; gap: 0 8px; text-align: left; width: 100%; }
 .adapter-trainer-runs-item[data-run] .adapter-trainer-runs-row { border-color: var(--at-run); box-shadow: inset 3px 0 var(--at-run); }
 .adapter-trainer-runs-image { grid-row: span 2; width: 34px; height: 34px; object-fit: cover; border-radius: 4px; background: var(--at-line); }
-.adapter-trainer-runs-name { font-weight: 600; overflow: hidden; text-overflow: ellipsis; white-space: nowrap; }
-.adapter-trainer-runs-facts { color: var(--at-quiet); font-size: 11px; overflow: hidden; text-overflow: ellipsis; white-space: nowrap; }
+.adapter-trainer-runs-name { font-weight: 600; overflow-wrap: anywhere; }
+.adapter-trainer-runs-facts { color: var(--at-quiet); font-size: 11px; overflow-wrap: anywhere; }
 .adapter-trainer-runs-facts .adapter-trainer-light { display: inline-block; margin-right: 5px; }
 .adapter-trainer-runs-star { border: 0 !important; background: none !important; font-size: 15px !important; }
-.adapter-trainer-runs-detail { flex: 2 1 auto; display: grid; gap: 8px; align-content: start; border-top: 1px solid var(--at-line); padding-top: 8px; }
+.adapter-trainer-runs-detail { flex: none; display: grid; gap: 8px; align-content: start; border-top: 1px solid var(--at-line); padding-top: 8px; }
 .adapter-trainer-runs-chosen { display: grid; gap: 8px; }
 .adapter-trainer-runs-one { display: grid; gap: 4px; border-left: 3px solid var(--at-run); padding-left: 8px; }
 .adapter-trainer-runs-title { font-weight: 600; overflow-wrap: anywhere; }

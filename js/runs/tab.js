@@ -52,7 +52,7 @@ export class RunsTab {
     this.sizes = {};
     /** @type {ReturnType<typeof setTimeout> | undefined} */
     this.waiting = undefined;
-    this.search = html("input", "runs-search", { type: "search", placeholder: t("Search name, status, tag or note"), "aria-label": t("Search runs") });
+    this.search = html("input", "runs-search", { type: "search", placeholder: t("Search runs"), title: t("Search name, status, tag or note"), "aria-label": t("Search runs") });
     this.search.addEventListener("input", () => this.drawList());
     this.order = html("select", "runs-order", { "aria-label": t("Order of runs") },
       ORDERS.map(([value, label]) => html("option", "", { value }, [t(label)])));

@@ -19,7 +19,9 @@ from .dataset_from_folder import DatasetFolder
 from .load_base import LoadBase
 from .preview_prompts import PreviewPrompts
 from .setting_inputs import SettingInput
+from .shown_errors import in_node_words
 from .train_adapter import TrainAdapter
+from .train_quick import TrainQuick
 from .training_settings import TrainingSettings
 
 if TYPE_CHECKING:
@@ -88,7 +90,7 @@ def shown_graph(body: bytes) -> tuple[Any, int]:
         plan = plan_run(answers)
         nodes = full_graph(plan)
     except TrainerError as error:
-        return {"found": error.found, "expected": error.expected, "remedy": error.remedy}, 400
+        return in_node_words(TrainQuick, error), 400
     return {"nodes": nodes, "columns": COLUMNS, "train": TRAIN, "inputs": _inputs(plan)}, 200
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from comfy_api.latest import io
 
 from ...trainer_core.errors import InputError
+from ..host.clip_and_vae_inputs import MUTED
 from . import input_checks, sockets
 from .setting_inputs import form_inputs, layout_input, overwrite_input
 
@@ -74,11 +75,9 @@ class SaveAdapter(io.ComfyNode):
         from ..services.loras_folder import write_adapter_file, written_text
 
         if (run is None) == (lora is None):
-            raise InputError(
-                "both a run and a lora" if run else "neither a run nor a lora",
-                "one of the two",
-                "Connect the output run of Train Adapter, or a LORA_MODEL.",
-            )
+            found = "both a run and a lora" if run else "neither a run nor a lora"
+            remedy = "Connect the output run of the node that trains, or a LORA_MODEL."
+            raise InputError(found, "one of the two", remedy if run else f"{remedy} {MUTED}")
         form = {"overwrite": overwrite, "fused": fused, "dtype": dtype}
         name = name or (run.folder.parent.name if run else "adapter")
         file = write_adapter_file(run.adapter if run else lora, name, layout, **form)

@@ -1,8 +1,6 @@
 """How an error is shown at the graph: on its node, in the words of the nodes.
 
-The core names settings by their place in a run file. A graph has nodes with inputs, so here
-``dataset.missing_caption`` becomes ``missing_caption of Dataset From Folder``. What an error says
-goes to ComfyUI, and beside it to our own box under the node (`js/errors.js`).
+What an error says goes to ComfyUI, and beside it to our own box under the node (`js/errors.js`).
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ from comfy_api.latest import io
 
 from ...trainer_core.errors import InputError, RunError, TrainerError
 from ..host import comfy_host, prompt_under_check
-from ..services.panel import prompt_settings
+from ..services.graph_words import NodeInputs, parts_in_graph_words, register_inputs
 
 EVENT = "adapter_trainer.error"
 
@@ -46,8 +44,6 @@ _OTHERS: Mapping[str, Mapping[str, str]] = {
 }
 _NODES: list[type[io.ComfyNode]] = []
 _SOURCE = re.compile(r"^the settings: ")
-# As a run file has it; in a graph a value is chosen.
-_ASSIGNED = re.compile(r"\b(set [\w ]+): (?=\w)", re.IGNORECASE)
 
 
 class ShownInputError(InputError):
@@ -65,22 +61,12 @@ for _shown, _words in ((ShownInputError, "Wrong input"), (ShownRunError, "Run fa
 def register_node(node: type[io.ComfyNode]) -> None:
     """Let messages name the inputs of a node."""
     _NODES.append(node)
-
-
-def settings_of(node_class: str) -> Mapping[str, str] | None:
-    """Ids of a node's inputs to the YAML paths of their settings; None for a node of others."""
-    for each in _NODES:
-        if _schema(each).node_id == node_class:
-            return {own: path for path, own in _inputs(each).items()}
-    return None
+    register_inputs(lambda: _node_inputs(node))
 
 
 def schema_of(node_class: object) -> io.Schema | None:
     """The schema of a node; None for a node of others."""
     return next((own for own in map(_schema, _NODES) if own.node_id == node_class), None)
-
-
-prompt_settings.register_setting_paths(settings_of)
 
 
 def shown_error(
@@ -91,11 +77,17 @@ def shown_error(
     `makers` are titles of nodes whose inputs it speaks of where several have the same setting.
     """
     refusal = in_node_words(node, error, makers)
-    from ..services.panel.run_states import PANEL
+    from ..services.panel.matching_runs import marked_forms
+    from ..services.panel.prompt_settings import TRAINING, node_of
+    from ..services.panel.run_states import PANEL, Refusal
 
     node_id = comfy_host.current_node()
-    in_panel = PANEL.explain(node_id, comfy_host.current_prompt(), refusal)
-    comfy_host.send(EVENT, {**_address(node), "in_panel": in_panel, **refusal})
+    in_panel, address = PANEL.explain(node_id, comfy_host.current_prompt(), refusal), _address(node)
+    prompt = getattr(getattr(node, "hidden", None), "prompt", None)
+    if not in_panel and address["class_type"] in TRAINING and isinstance(prompt, Mapping):
+        inputs, settings = node_of(prompt, node_id)[1], marked_forms(prompt, node_id)[0].settings
+        PANEL.refuse(node_id, Refusal(address["workflow"], inputs, settings, error=refusal))
+    comfy_host.send(EVENT, {**address, "in_panel": in_panel, **refusal})
     shown = ShownInputError if isinstance(error, InputError) else ShownRunError
     return shown(refusal["found"], refusal["expected"], refusal["remedy"])
 
@@ -135,9 +127,8 @@ def in_node_words(
         named = next(
             (own for own in ids if _has(parts[2].replace(own.replace("_", " "), own), own)), ""
         )
-    parts = [_short_paths(_in_words(part, node, makers)) for part in parts]
-    found, expected, remedy = parts
-    remedy = _ASSIGNED.sub(r"\1 to ", remedy)
+    sentences = parts_in_graph_words(parts, schema.node_id, makers)
+    found, expected, remedy = map(_short_paths, sentences)
     return {"found": found, "expected": expected, "remedy": remedy, "input": named}
 
 
@@ -152,17 +143,9 @@ def _inputs(node: type[io.ComfyNode]) -> dict[str, str]:
     return {**_OTHERS.get(_schema(node).node_id, {}), **own}
 
 
-def _in_words(text: str, node: type[io.ComfyNode], makers: Collection[str]) -> str:
-    # The node's own settings are named by their inputs alone, and win over another node's.
-    words = dict(_inputs(node))
-    for each in sorted(_NODES, key=lambda each: _schema(each).display_name not in makers):
-        title = _schema(each).display_name
-        for path, own in _inputs(each).items():
-            words.setdefault(path, f"{own} of {title}")
-    for path in sorted(words, key=len, reverse=True):
-        if "." in path:
-            text = re.sub(rf"(?<![\w.]){re.escape(path)}(?![\w.]*\w)", words[path], text)
-    return text
+def _node_inputs(node: type[io.ComfyNode]) -> NodeInputs:
+    schema = _schema(node)
+    return NodeInputs(schema.node_id, schema.display_name or "", _inputs(node))
 
 
 def _has(text: str, name: str) -> bool:

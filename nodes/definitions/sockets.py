@@ -9,6 +9,7 @@ from comfy_api.latest import io
 
 from ...trainer_core.errors import InputError
 from ..host import comfy_host
+from ..host.clip_and_vae_inputs import MUTED
 from ..host.folders import file_stamp
 from ..services.expert_models import AUTO, ROLES, SWITCH_AT
 
@@ -190,6 +191,7 @@ def chosen_lora(file: str, lora: Any) -> Any:
         raise InputError(
             "neither a file nor a lora" if lora is None else "both a file and a lora",
             "one of the two",
-            "Choose a file, or set file to none and connect a LORA_MODEL.",
+            "Choose a file, or set file to none and connect a LORA_MODEL."
+            + (f" {MUTED}" if lora is None else ""),
         )
     return lora if file == NO_FILE else comfy_host.lora_path(file)

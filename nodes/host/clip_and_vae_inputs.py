@@ -60,6 +60,10 @@ class Vae(Protocol):
         ...
 
 
+MUTED = "Is its node muted or bypassed? Then it gives nothing."
+"""Another reason for an input without a value: its link is on the canvas all the same."""
+
+
 def require(value: Socket | None, socket: str, purpose: str, remedy: str) -> Socket:
     """The value of an input that may be unconnected.
 
@@ -67,7 +71,8 @@ def require(value: Socket | None, socket: str, purpose: str, remedy: str) -> Soc
         InputError: When nothing is connected; it says for what purpose something has to be.
     """
     if value is None:
-        raise InputError(f"nothing at the {socket} input", f"a {socket} {purpose}", remedy)
+        found = f"nothing at the {socket} input"
+        raise InputError(found, f"a {socket} {purpose}", f"{remedy} {MUTED}")
     return value
 
 

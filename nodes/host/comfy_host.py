@@ -89,9 +89,8 @@ def dataset_names() -> list[str]:
 
 
 _NO_FOLDER = (
-    "Drop your images on the node, or choose a folder from its list (key R refreshes it). One that "
-    "lies elsewhere: move it there, or add what it lies in to extra_model_paths.yaml, under the "
-    "key 'datasets', and restart ComfyUI."
+    "Drop your images on the node, or choose a folder from its list (key R refreshes it). Other "
+    "places: 'datasets' in extra_model_paths.yaml."
 )
 
 
@@ -409,6 +408,11 @@ def send(event: str, payload: dict[str, Any], client: str | None = None) -> None
     client = client or PromptServer.instance.client_id
     if client is not None:
         PromptServer.instance.send_sync(event, payload, client)
+
+
+def send_to_all(event: str, payload: dict[str, Any]) -> None:
+    """Send an event to every browser."""
+    PromptServer.instance.send_sync(event, payload)
 
 
 def current_prompt() -> str:

@@ -225,6 +225,7 @@ def encode(
     output = {"dir": str(comfy_host.output_folder()), "name": "cache"}
     sections = {"dataset": dataset.values, "preview": shown, "output": output}
     config = run_config(base, sections, options)
+    shows_itself = observer is not None
     observer = observer or NodeObserver(node_id, "cache", trains=False)
     trained_clip = clip if config.training.text_encoder.train else None
     _require_trainable(config, base, clip)
@@ -249,7 +250,13 @@ def encode(
         )
         manifest = save_manifest(config, prepared)
     return EncodedCache(
-        manifest, base, dataset, previews=previews, trained_clip=trained_clip, marks=marks
+        manifest,
+        base,
+        dataset,
+        previews=previews,
+        trained_clip=trained_clip,
+        marks=marks,
+        warnings=() if shows_itself else tuple(observer.state.warnings),
     )
 
 
@@ -327,6 +334,8 @@ def train_described(
 
     config, observer.marks = observer.continuation.applied(config), cache.marks
     observer.describe(config.preview.prompts, config.seed)
+    for warning in cache.warnings:
+        observer.warn(warning)
     if keep_in_loras:
         kept = config.output.name, keep_in_loras, config.training.checkpoint_every
         observer.keeper = LoraKeeper(*kept)

@@ -132,10 +132,11 @@ def _of_expert(config: RunConfig, expert: Expert) -> RunConfig:
     }
     if bounds["min"] >= bounds["max"]:
         raise ConfigError(
-            f"training.sigma.min is {sigma.min:g} and max is {sigma.max:g}, and the expert samples "
-            f"levels from {least:g} to {most:g}",
+            f"training.sigma.min is {sigma.min:g} and training.sigma.max is {sigma.max:g}, and the "
+            f"expert samples levels from {least:g} to {most:g}",
             "levels of this expert",
-            "Leave training.sigma.min and max as they are, or connect the other expert.",
+            "Leave training.sigma.min and training.sigma.max as they are, or connect the other "
+            "expert.",
         )
     changed = sigma.model_copy(update=bounds)
     training = config.training.model_copy(update={"sigma": changed})

@@ -5,7 +5,7 @@ ComfyUI keeps every output in its cache, so an output must cost nothing to keep.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -99,6 +99,7 @@ class EncodedCache:
         previews: What was encoded for previews, or nothing.
         trained_clip: The graph's CLIP, whose text encoder is trained; None where it is not.
         marks: What its images were when they were encoded, by the paths of their folders.
+        warnings: What was said of its images, for the node that trains.
     """
 
     manifest: Path
@@ -107,6 +108,7 @@ class EncodedCache:
     previews: PreviewChoice | None
     trained_clip: Any = None
     marks: Mapping[str, str] = field(default_factory=dict)
+    warnings: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,9 +3,6 @@
 import time
 from typing import Any
 
-import pytest
-from comfyui.server import PACK
-
 ADAPTER = "AdapterTrainerAdapter"
 FIRST = ["kind", "kind.factor", "kind.full_matrix", "rank", "alpha", "dora", "start_from"]
 
@@ -139,25 +136,4 @@ def test_advanced_inputs_fold_and_what_is_changed_stays_in_sight(page):
     page.browser.wait(f"const seen = (() => {{{_SEEN}}})(); return seen.length === argument", 9)
     assert inputs(page) == queued
     assert_nothing_outside(page)
-    assert page.problems() == []
-
-
-@pytest.mark.exhaustive
-def test_another_choice_brings_its_settings_folded(page):
-    page.browser.evaluate(_ADD, ADAPTER)
-    time.sleep(0.3)
-    page.browser.evaluate(_SET, {"kind": "lora"})
-    time.sleep(0.4)
-    assert "kind.init" not in seen(page)
-    assert_nothing_outside(page)
-    page.browser.evaluate(
-        "(await import('/extensions/' + argument + '/folding/advanced_inputs.js'))"
-        ".unfold(window.app.graph.nodes[0])",
-        PACK,
-    )
-    time.sleep(0.4)
-    assert "kind.init" in seen(page)
-    assert_nothing_outside(page)
-    press(page)
-    assert "kind.init" not in seen(page)
     assert page.problems() == []

@@ -69,14 +69,16 @@ return {
   nodes: graph.nodes.map(box),
   frames: graph.groups.map(({ pos, size, title }) =>
     [title, pos[0], pos[1], pos[0] + size[0], pos[1] + size[1]]),
+  cut: [...document.querySelectorAll(".adapter-trainer-dataset-line")]
+    .filter((e) => e.scrollHeight > e.clientHeight + 1).map((e) => `cut off: ${e.textContent}`),
 };
 """
 
 
 def faults(boxes) -> list[str]:
-    """Nodes that leave their frame, and pairs that cover each other."""
+    """Nodes that leave their frame, pairs that cover each other, and sentences that are cut."""
     nodes, frames = boxes["nodes"], boxes["frames"]
-    found = []
+    found = [*boxes.get("cut", ())]
     for at, (title, *box) in enumerate(nodes):
         if not any(_within(box, frame) for _, *frame in frames):
             found.append(f"{title} leaves its frame: {box}")

@@ -40,7 +40,7 @@ def test_nodes_and_tab_are_shown_in_chinese(chinese):
     page.browser.wait(SHOWN, [OPEN, known["Runs"]])
     page.browser.click(OPEN)
     page.browser.wait(PLACEHOLDER)
-    assert page.browser.evaluate(PLACEHOLDER) == known["Search name, status, tag or note"]
+    assert page.browser.evaluate(PLACEHOLDER) == known["Search runs"]
     # A constant of a module, which ComfyUI imports before the tab is opened.
     page.browser.wait(SHOWN, [".adapter-trainer-runs-order", known["Newest first"]])
     page.browser.click(OPEN)

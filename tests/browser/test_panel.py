@@ -125,17 +125,6 @@ def assert_well_laid_out(page) -> None:
     assert all(outside <= 1 for outside in page.browser.evaluate(_OUTSIDE_NODE))
 
 
-def test_empty_panel_says_what_will_appear(page):
-    page.load_api(training_graph(unique("empty")))
-    assert page.missing_nodes() == []
-    assert page.text("word") == "Not started"
-    assert "loss curve" in page.text("empty")
-    assert page.count(f"{PANEL} [data-request]:disabled") == 3
-    assert_well_laid_out(page)
-    assert page.browser.evaluate(_BUTTON_ROWS) == 1
-    assert page.problems() == []
-
-
 def test_training_draws_curve_and_images_and_survives_a_reload(page):
     # Encoding is counted as well, and would be held instead of the training.
     page.server.run(training_graph(unique("encoded"), steps=1, preview_every=0))

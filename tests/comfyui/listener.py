@@ -18,18 +18,18 @@ _TEXT, _PING, _PONG = 1, 9, 10
 
 
 class Listener:
-    """Hears what a server sends to the client of its prompts, as the browser does.
+    """Hears what a server sends to a client, as the browser does.
 
     Attributes:
         heard: Type and content of every message, in the order of their coming.
     """
 
-    def __init__(self, server: ComfyServer) -> None:
+    def __init__(self, server: ComfyServer, client: str) -> None:
         self.heard: list[tuple[str, Any]] = []
         self._socket = socket.create_connection(("127.0.0.1", server.port), timeout=30)
         key = base64.b64encode(os.urandom(16)).decode()
         lines = (
-            f"GET /ws?clientId={server.client} HTTP/1.1",
+            f"GET /ws?clientId={client} HTTP/1.1",
             f"Host: 127.0.0.1:{server.port}",
             "Upgrade: websocket",
             "Connection: Upgrade",
@@ -80,9 +80,9 @@ class Listener:
 
 
 @contextlib.contextmanager
-def listening(server: ComfyServer) -> Iterator[Listener]:
-    """Listen for the length of a block."""
-    listener = Listener(server)
+def listening(server: ComfyServer, client: str = "") -> Iterator[Listener]:
+    """Listen for the length of a block; unset: as the client of the server's prompts."""
+    listener = Listener(server, client or server.client)
     try:
         yield listener
     finally:

@@ -12,6 +12,7 @@ from comfyui.graphs import (
     PROMPTS,
     SETTINGS,
     TRAIN,
+    changed,
     graph,
     hold,
     panel,
@@ -34,7 +35,6 @@ AT_ONCE = {
     "not a base": ({"base": {"source": "diffusion_models/odd.safetensors"}}, BASE, "no family"),
     "bad pattern": ({"adapter": {"include": "blocks.(0"}}, ADAPTER, "include"),
     "no range": ({"settings": {"sigma_min": 0.9, "sigma_max": 0.1}}, SETTINGS, "sigma_max"),
-    "no name": ({"train": {"name": "a/b"}}, TRAIN, "name is a/b"),
 }
 # Known only where the other side is: when the node runs, before anything is encoded or trained.
 LATER = {
@@ -87,9 +87,14 @@ def later(case):
 @pytest.mark.parametrize("case", LATER)
 def test_what_only_two_nodes_know_is_told_by_the_one_that_needs_both(server, folders, case):
     node, words = LATER[case]
-    message = refused(server, later(case), node)
+    message = refused(server, nodes := later(case), node)
     assert words in message
     assert str(server.data) not in message
+    # A page that is opened now says it too, as long as the graph is the same.
+    for seed, told in ((0, node == TRAIN), (7, False)):
+        nodes[TRAIN]["inputs"]["seed"] = seed
+        shown = server.post(f"/adapter_trainer/state?node_id={TRAIN}", {"prompt": nodes})[1] or {}
+        assert ("refused" in shown) == told
 
 
 def test_nothing_is_refused_early_while_another_prompt_may_still_write_it(server, folders):
@@ -116,3 +121,11 @@ def test_a_clean_first_run_warns_of_nothing(server):
     )
     server.run(nodes)
     assert panel(server)["warnings"] == []
+    # What is found while the images are encoded is told where they are trained, by its inputs.
+    copy = shutil.copytree(server.data / "datasets" / "four", server.data / "datasets" / "more")
+    (copy / "layers.psd").write_bytes(b"")
+    nodes[DATASET]["inputs"] |= {"folder": "datasets/more", "shuffle_tags": 4}
+    server.run(changed(nodes, TRAIN, steps=1, name="unclean"))
+    warnings = " ".join(panel(server)["warnings"])
+    assert "layers.psd" in warnings
+    assert "shuffle_tags of Dataset From Folder moves no tag" in warnings

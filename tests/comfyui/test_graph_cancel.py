@@ -53,18 +53,6 @@ def test_a_cancelled_run_goes_on_and_ends_with_the_same_bits(server, whole):
     assert weights(folder / "cut.safetensors") == whole
 
 
-def test_changed_settings_start_a_new_version_and_say_so(server, whole):
-    cancelled(server, graph("moved"), at=3)
-    server.run(graph("moved", train={"seed": 9}))
-    first, second = runs(server, "moved")
-    assert record(first)["status"] == "cancelled"
-    assert record(second)["status"] == "done"
-    assert len((second / "metrics.jsonl").read_text().splitlines()) == STEPS
-    assert any("seed" in note for note in panel(server)["notes"])
-    # Else any two runs would have the same weights.
-    assert weights(second / "moved.safetensors") != whole
-
-
 def test_a_cancel_while_encoding_keeps_what_is_encoded(server):
     # Another size: nothing of it is in the cache yet.
     nodes = graph("encoding", dataset={"resolution": 32})

@@ -41,7 +41,7 @@ def test_a_run_that_breaks_goes_on_as_its_message_says(server):
     assert change["setting"] == "training.optimizer.learning_rate"
     assert (change["from"], change["to"]) == (1e-3, lower)
     assert change["step"] < 5
-    assert any("learning_rate was" in text for text in panel(server)["notes"])
+    assert any("changed: learning_rate was" in text for text in panel(server)["notes"])
 
 
 @pytest.mark.exhaustive

@@ -8,8 +8,8 @@ import urllib.parse
 import numpy
 import pytest
 from comfyui.conftest import write_images
-from comfyui.graphs import BASE, TRAIN, graph, loaded_run, run_folder
-from comfyui.test_graph_errors import convert, refused, refused_at_once, refused_soon
+from comfyui.graphs import BASE, graph, loaded_run, run_folder
+from comfyui.test_graph_errors import convert, refused, refused_soon
 from comfyui.test_run_file_graph import opened
 from PIL import Image
 from safetensors.torch import load_file
@@ -112,13 +112,3 @@ def test_our_own_folder_is_no_list_of_datasets(server, landmarks):
     names = node["input"]["required"]["folder"][1]["options"]
     assert "output/theirs" in names
     assert [name for name in names if "adapter_trainer" in name] == []
-
-
-def test_a_bad_name_is_refused_before_anything_runs(server):
-    for name in ("cache", "Pictures", "CON", "a\u202eb"):
-        nodes = graph(name)
-        refused_at_once(server, nodes, TRAIN)
-        given = nodes[TRAIN]["inputs"] | {"copy_cache": False}
-        del given["resume"], given["resume_from"]
-        nodes[TRAIN] = {"class_type": "AdapterTrainerSaveRunFile", "inputs": given}
-        refused_at_once(server, nodes, TRAIN)

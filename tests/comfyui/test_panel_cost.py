@@ -25,11 +25,12 @@ STATUSES = 4  # loading, encoding what is preserved, training, done: each is sen
 
 def measured(server, nodes):
     """A run's figures, and what a browser would have heard of it."""
-    with listening(server) as listener:
+    with listening(server) as listener, listening(server, "another") as another:
         server.post("/panel_meter/start", {})
         server.run(nodes)
         figures = server.get("/panel_meter")
         server.wait(lambda: done(listener), 30)
+        assert another.of("adapter_trainer.changed")
     return figures, listener
 
 

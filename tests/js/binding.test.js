@@ -278,16 +278,18 @@ describe("a run that says nothing", () => {
     vi.useRealTimers();
   });
 
-  test("is asked for by its own name while it encodes, and no other run takes its place", async () => {
+  test("is asked for by its own name while it encodes, until the node trains another run", async () => {
     const { binding, shown, abouts, prompts, look } = await quiet("");
     binding.node.widgets[0].value = "renamed";
     await look({ reason: "These settings start a new run." });
-    await look(snapshot({ prompt_id: "p2", step: 7 }));
-    expect(shown.run).toMatchObject({ status: "training", promptId: "p1" });
     await look(snapshot({ run: "my_adapter/v1", step: 3 }));
     expect(shown.run).toMatchObject({ version: "my_adapter/v1", step: 3 });
-    expect(abouts.slice(1)).toMatchObject(Array(3).fill({ name: "my_adapter", exact: false }));
-    expect(prompts.slice(1)).toEqual([null, null, null]);
+    expect(abouts.slice(1)).toMatchObject([{ name: "my_adapter", exact: false }, { exact: false }]);
+    expect(prompts.slice(1)).toEqual([null, null]);
+    // The node trains another one, so this one is over.
+    await look(snapshot({ prompt_id: "p2", name: "renamed", step: 7 }));
+    await settled();
+    expect(shown.run).toMatchObject({ status: "training", promptId: "p2" });
     vi.useRealTimers();
   });
 
@@ -326,7 +328,7 @@ describe("ids and names", () => {
   });
 });
 
-test("the hub gives a message to every node that is in a graph, and to no other", () => {
+test("the hub gives a message to every node that is in a graph, and to no other", async () => {
   const api = new EventTarget();
   const hub = new Hub();
   hub.listen(api);
@@ -340,6 +342,11 @@ test("the hub gives a message to every node that is in a graph, and to no other"
   hub.delete(second.binding);
   api.dispatchEvent(new CustomEvent("adapter_trainer.progress", { detail: progress({ node_id: "8", step: 5 }) }));
   expect(second.shown.run.step).toBe(0);
+  // Of a run that another page has queued only this is heard.
+  first.states[7] = snapshot({ step: 3 });
+  api.dispatchEvent(new CustomEvent("adapter_trainer.changed", { detail: { node_id: "7", prompt_id: "p1", name: "my_adapter" } }));
+  await settled();
+  expect(first.shown.run.step).toBe(3);
   api.dispatchEvent(new CustomEvent("reconnecting"));
   expect(first.shown.offline).toBe(true);
 });

@@ -1,5 +1,5 @@
 import { afterEach, expect, test, vi } from "vitest";
-import { filesOf, isUsable, send, suggestedName } from "../../js/dataset/files.js";
+import { filesOf, isUsable, notRead, send, suggestedName } from "../../js/dataset/files.js";
 import { DatasetServer } from "../../js/dataset/server.js";
 import { Strip } from "../../js/dataset/strip.js";
 import { addStrip } from "../../js/dataset/attach.js";
@@ -65,9 +65,11 @@ test("files in dropped folders are found, with their paths", async () => {
   const folder = (name, entries) => ({
     name, isDirectory: true, createReader: () => ({ readEntries: (done) => done(entries.splice(0, 1)) }),
   });
-  const entry = folder("cats", [file("a.png"), folder("in", [file("b.txt"), file("c.md")])]);
+  const entry = folder("cats", [file("a.png"), file(".DS_Store"), folder("in", [file("b.txt"), file("c.psd")])]);
   const transfer = { files: [], items: [{ kind: "file", webkitGetAsEntry: () => entry }] };
-  expect((await filesOf(transfer)).map(({ path }) => path)).toEqual(["cats/a.png", "cats/in/b.txt"]);
+  const found = await filesOf(transfer);
+  expect(found.map(({ path }) => path).filter(isUsable)).toEqual(["cats/a.png", "cats/in/b.txt"]);
+  expect(notRead(found)).toMatchObject([{ name: "cats/in/c.psd" }]);
 });
 
 test("what one file is refused for is kept, and the others go on", async () => {
@@ -198,9 +200,9 @@ test("what is wrong with an upload is told before its folder is named, and a bad
     finish: ({ folder }) => (refusals-- > 0 ? refused(409, `folder: ${folder}`) : { folder: "input/d", added: 2, skipped }),
   }, "demo/x", { resolution: 64 });
   await strip.refresh();
-  strip.offer(named("a.png", "b.png", "c.heic"));
+  strip.offer(named("a.png", "b.png", "c.heic", "d.psd"));
   await settled();
-  for (const part of ["3 images, 3 without a caption", "2 × smaller", "x.txt has no image", "1 left out"]) {
+  for (const part of ["3 images, 3 without a caption", "2 × smaller", "x.txt has no image", "2 left out"]) {
     expect(line()).toContain(part);
   }
   expect(asked.find(([name]) => name === "look")[1]).toEqual({ drop: "d", settings: '{"resolution":64}' });
@@ -213,7 +215,7 @@ test("what is wrong with an upload is told before its folder is named, and a bad
   expect([strip.form.hidden, told]).toEqual([true, [["choose", "input/d"]]]);
   const again = stripWith({}, "input/d");
   await again.strip.refresh();
-  expect(again.line()).toContain("1 left out");
+  expect(again.line()).toContain("2 left out");
   const other = stripWith({});
   await other.strip.refresh();
   expect(other.line()).not.toContain("left out");

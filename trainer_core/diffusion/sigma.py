@@ -123,7 +123,8 @@ def _cut_off(density: Density, minimum: float, maximum: float) -> Callable[[floa
         raise ConfigError(
             f"training.sigma draws almost never between min = {minimum} and max = {maximum}",
             "bounds that the density reaches",
-            "Widen training.sigma.min and max, or change density, mean, std or shift.",
+            "Widen training.sigma.min and training.sigma.max, or change density, mean, std or "
+            "shift.",
         )
 
     def quantile(place: float) -> float:

@@ -273,7 +273,7 @@ class Family:
                 f"training.sigma.min is {sigma.min:g} and max is {sigma.max:g}, and base.path: "
                 f"{base.path} is one of two models, for noise levels {least:g} to {most:g}",
                 "levels of this model",
-                "Leave training.sigma.min and max out, or name the other model.",
+                "Leave training.sigma.min and training.sigma.max out, or name the other model.",
             )
         update = {"density": density, "min": bounds[0], "max": bounds[1]}
         sigma = sigma.model_copy(update=update)

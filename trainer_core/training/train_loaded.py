@@ -227,6 +227,6 @@ def _cost(validation: Validation, every: int) -> str:
     return (
         f"Every {every} steps the loss is measured on {validation.held.images} held-out and "
         f"{trained} trained images, in {validation.passes} passes forward. That takes about as "
-        f"long as {-(-validation.passes // 3)} passes of training; dataset.validation.every, .most "
-        "and .noise_levels say how often and how many."
+        f"long as {-(-validation.passes // 3)} passes of training; dataset.validation.every, "
+        "dataset.validation.most and dataset.validation.noise_levels say how often and how many."
     )

@@ -62,8 +62,8 @@ _WORDS = {
     "PNG or JPEG, export a clip as MP4 (H.264) and of at least a second, or remove it.",
     "unreadable_caption": "Its caption file is not text in UTF-8, or cannot be opened. Save it as "
     "UTF-8 in a text editor, or remove it.",
-    "animated": "This image has several frames. Save the frame you want as PNG, or set 'animated' "
-    "to first_frame or skip.",
+    "animated": "This image has several frames. Save the frame you want as PNG, or set "
+    "dataset.animated to first_frame or skip.",
     "missing_caption": "There is no caption. Write what is to be seen here.",
 }
 _LEFT_OUT = " It is left out."
@@ -109,6 +109,7 @@ class Report:
             *second,
             *map(finding_line, bracket_findings(found.samples, self._settings)),
             *(fault.text for fault in found.faults if fault.image is None),
+            *_unread(found),
         ]
         if not self.items:
             self.others.append("There are no images here yet. Drop some on this node.")
@@ -224,6 +225,14 @@ class Report:
             problems.append({"kind": "cropped", "grave": False, "text": text})
         if across * down < SMALL_SHARE * settings.resolution**2:
             problems.append({"kind": "small", "grave": False, "text": _told_small(bucket, size)})
+
+
+def _unread(found: Scan) -> Sequence[str]:
+    """What is said of files that are no images, beside what the images say themselves."""
+    known = {f"left out: {fault.text}" for fault in found.faults}
+    counted = ("left out by hand", "which bases of videos train")
+    others = [each for each in found.problems if each not in known]
+    return [each for each in others if not any(words in each for words in counted)]
 
 
 def _words(fault: Fault) -> str:

@@ -13,6 +13,7 @@ from ....trainer_core.errors import DatasetError, InputError, TrainerError
 from ...host import comfy_host
 from ...host.folders import folder_stamp
 from ...host.served_files import image_file
+from ..graph_words import in_graph_words, parts_in_graph_words
 from . import caption_edits
 from . import report as dataset_report
 from .caption_proposals import Proposal, Proposals, propose, taken_proposals
@@ -35,8 +36,30 @@ def _report(query: _Query, body: bytes) -> Any:
     report = _report_of(folder, query)
     first, count = max(0, _number(query, "first")), _number(query, "count", dataset_report.PAGE)
     edits = _edits(folder).count() if _is_own(query["folder"]) else 0
-    found = report.page(first, max(1, min(count, _MOST_ITEMS)))
+    found = _in_words(report.page(first, max(1, min(count, _MOST_ITEMS))), query)
     return {**found, "editable": _is_own(query["folder"]), "edits": edits}
+
+
+def _in_words(page: dict[str, Any], query: _Query) -> dict[str, Any]:
+    """What is wrong with a page of images, in the words of the node that shows it."""
+    node = _node_class(query)
+    items = [
+        {
+            **item,
+            "problems": [
+                {**each, "text": in_graph_words(each["text"], node)} for each in item["problems"]
+            ],
+        }
+        for item in page["items"]
+    ]
+    return {**page, "others": [in_graph_words(o, node) for o in page["others"]], "items": items}
+
+
+def _node_class(query: _Query) -> str:
+    from ....trainer_core.filesystem.text_files import parse_object
+
+    settings = parse_object(query.get("settings", "").encode(), _LARGEST_SETTINGS) or {}
+    return "AdapterTrainerQuick" if "answers" in settings else "AdapterTrainerDatasetFolder"
 
 
 def _report_of(folder: Path, query: _Query) -> dataset_report.Report:
@@ -222,7 +245,8 @@ def _file(query: _Query, body: bytes) -> Any:
 def _look(query: _Query, body: bytes) -> Any:
     """What would be trained of a drop, and what is wrong with it, before its folder is named."""
     drop = DROPS.get(query["drop"])
-    return {**_report_of(drop.look(), query).page(0, 1), **_skipped(drop.skipped)}
+    page = _in_words(_report_of(drop.look(), query).page(0, 1), query)
+    return {**page, **_skipped(drop.skipped)}
 
 
 def _finish(query: _Query, body: bytes) -> Any:
@@ -311,7 +335,9 @@ def _answering(answer: Callable[[_Query, bytes], Any]) -> Callable[[_Query, byte
             reason = {"found": f"a request without {error}", "expected": "", "remedy": ""}
             return reason, 400
         except TrainerError as error:
-            message = {"found": error.found, "expected": error.expected, "remedy": error.remedy}
+            parts = error.found, error.expected, error.remedy
+            sentences = parts_in_graph_words(parts, _node_class(query))
+            message = dict(zip(("found", "expected", "remedy"), sentences, strict=True))
             return message, 409 if isinstance(error, InputError) else 507
         except OSError as error:
             # A folder that goes away, or may not be looked into, while it is read.

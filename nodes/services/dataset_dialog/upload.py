@@ -103,7 +103,8 @@ class Drop:
         except TrainerError:
             raise
         except Exception as error:
-            raise _unusable(name, f"is not an archive that can be read ({error})") from error
+            found = f"{name[-_NAME_BYTES:]} is not an archive that can be read ({error})"
+            raise DatasetError(found, _USABLE, "Pack it again, or drop its files.") from error
         return self.files - before
 
     def _unpack_one(self, archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> None:

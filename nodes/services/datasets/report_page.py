@@ -12,6 +12,7 @@ from ....trainer_core.filesystem.storage import write_text
 from ...host import comfy_host
 from ...host.served_files import html_page
 from ..graph_run import family_of
+from ..graph_words import in_graph_words
 from ..merged_run_config import run_config
 from ..socket_values import BaseChoice, DatasetChoice
 
@@ -51,7 +52,7 @@ def dataset_page(
         InputError: When the dataset cannot be read at all.
     """
     from ....trainer_core.data.report.caption_findings import bracket_findings
-    from ....trainer_core.data.report.html_page import report_page
+    from ....trainer_core.data.report.html_page import html_text, report_page
     from ....trainer_core.data.report.image_findings import find_in_images
     from ....trainer_core.data.report.make_report import in_order
     from ....trainer_core.data.report.report_text import report_text
@@ -80,10 +81,16 @@ def dataset_page(
     name = "dataset" if name_mistake(report.title, new=True) else report.title
     path = _folder() / f"{name}.html"
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, report_page(report))
+    remedies = dict.fromkeys(finding.remedy for finding in report.findings)
+    titles = {each.made_by or "" for each in (dataset, *dataset.parts)}
+    sentences = {each: in_graph_words(each, titles=titles) for each in remedies}
+    page, text = report_page(report), report_text(report)
+    for plain, words in sentences.items():
+        page, text = page.replace(html_text(plain), html_text(words)), text.replace(plain, words)
+    write_text(path, page)
     place, link = comfy_host.output_place(path), f"{ROUTE}?{urlencode({'name': name})}"
     sentence = (
-        f"{report_text(report)}\nPage: {link} behind ComfyUI's address in the browser. "
+        f"{text}\nPage: {link} behind ComfyUI's address in the browser. "
         f"The file: {place['subfolder']}/{place['filename']} in ComfyUI's output folder."
     )
     return sentence, _sheet(report), {"text": (sentence,), "adapter_trainer_page": [link]}

@@ -7,6 +7,7 @@ prompt that is kept with it. So a page can be told which run its settings mean b
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -14,6 +15,7 @@ from typing import Any, NamedTuple
 from ....trainer_core.errors import InputError
 from ....trainer_core.filesystem.text_files import read_object
 from ....trainer_core.printable import shortened
+from ..graph_words import in_graph_words, settings_of, titles_in
 
 TRAINING = frozenset({"AdapterTrainerTrain", "AdapterTrainerQuick"})
 """The nodes that train."""
@@ -39,7 +41,6 @@ _CONTENT = frozenset(
         "dataset.subfolders",
     }
 )
-_settings_of: list[Callable[[str], Mapping[str, str] | None]] = []
 _opened: list[Opened] = []
 
 
@@ -102,11 +103,6 @@ class Form(NamedTuple):
 
     node_class: str
     settings: GraphSettings
-
-
-def register_setting_paths(settings_of: Callable[[str], Mapping[str, str] | None]) -> None:
-    """Know the YAML paths of each node's inputs, by its class; None for a node of others."""
-    _settings_of.append(settings_of)
 
 
 def register_opened(opened: Opened) -> None:
@@ -177,6 +173,12 @@ def node_of(prompt: Mapping[str, Any], node_id: str) -> tuple[str, Mapping[str, 
     return str(node.get("class_type", "")), inputs if isinstance(inputs, Mapping) else {}
 
 
+def words_of(prompt: Mapping[str, Any], node_id: str) -> Callable[[str], str]:
+    """Says a message in the words of a prompt's node and of the nodes beside it."""
+    own, titles = node_of(prompt, node_id)[0], titles_in(prompt)
+    return partial(in_graph_words, node_class=own, titles=titles)
+
+
 def _is_link(value: Any) -> bool:
     return isinstance(value, list) and len(value) == 2 and isinstance(value[0], str)
 
@@ -185,7 +187,7 @@ def _part(kind: str, name: str) -> str:
     """What an input of a node is for: which run it is, its course, or neither."""
     from ....trainer_core.config.run import when_resumed
 
-    paths = next((found for of in _settings_of if (found := of(kind)) is not None), None)
+    paths = settings_of(kind)
     if paths is None:
         return "decides"
     # The inputs of a choice have its name in front.

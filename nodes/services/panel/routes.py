@@ -11,6 +11,7 @@ from ....trainer_core.filesystem.text_files import parse_object
 from ....trainer_core.training.checkpoints.run_names import CHECKPOINTS
 from ...host import comfy_host
 from ...host.folders import saved_checkpoints
+from ..graph_words import in_graph_words
 from ..loras_folder import copy_adapter
 from ..rerun_stamps import CONTINUED, Continuation
 from .history import read_ending, read_run_file
@@ -22,7 +23,7 @@ from .matching_runs import (
     run_state,
     versions_of,
 )
-from .prompt_settings import LARGEST_PROMPT, SEED, STEPS, node_of
+from .prompt_settings import LARGEST_PROMPT, SEED, STEPS, node_of, words_of
 from .run_states import ACTIVE, PANEL
 
 _CONTINUE, _LEAVE, _USE = "continue", "leave", "use"
@@ -41,8 +42,23 @@ def shown_state(query: Mapping[str, str], body: bytes = b"") -> tuple[Any, int]:
         body: The graph as it would be queued, as ``prompt``; without it the last run is shown.
 
     Returns:
-        The run, or with 404 a ``reason``, which is empty where there is nothing to say.
+        The run, or with 404 a ``reason``, which is empty where there is nothing to say; with
+        ``refused``, an error, where the node began no run of this graph since.
     """
+    prompt = (parse_object(body, LARGEST_PROMPT) or {}).get("prompt") if body else None
+    prompt = prompt if isinstance(prompt, Mapping) and not query.get("exact") else None
+    found, status = _shown_run(query, prompt)
+    refusal = PANEL.refusal(query.get("node_id", ""))
+    if prompt is None or refusal is None or (found or {}).get("status") in ACTIVE:
+        return found, status
+    inputs = node_of(prompt, query["node_id"])[1]
+    wanted = marked_forms(prompt, query["node_id"])[0].settings
+    if refusal.is_of(query.get("workflow", ""), inputs, wanted):
+        found = {**(found or {"reason": ""}), "refused": refusal.error}
+    return found, status
+
+
+def _shown_run(query: Mapping[str, str], prompt: Mapping[str, Any] | None) -> tuple[Any, int]:
     node_id, run, exact = query.get("node_id", ""), query.get("run", ""), query.get("exact")
     found = PANEL.snapshot(node_id)
     active = found.get("status") in ACTIVE
@@ -51,12 +67,11 @@ def shown_state(query: Mapping[str, str], body: bytes = b"") -> tuple[Any, int]:
     )
     if exact:
         mine = active or found.get("run") == run
-    prompt = (parse_object(body, LARGEST_PROMPT) or {}).get("prompt") if body else None
-    if isinstance(prompt, Mapping) and mine and not exact:
+    if prompt is not None and mine:
         # Tabs of one template share their nodes' ids, and a name that is empty is the folder's.
         name = run_name(query, prompt)
         mine = not name or found["name"] == name
-    if isinstance(prompt, Mapping) and not exact and not (mine and active):
+    if prompt is not None and not (mine and active):
         return _of_settings(query, prompt, found if mine else {})
     if not mine:
         found = _on_disk(query, run)
@@ -81,7 +96,7 @@ def _of_settings(
     if far > 1:
         return {"reason": f"These settings start a new run: {sentence}."}, 404
     if run != found.get("run"):
-        found = _on_disk(query, run)
+        found = _on_disk(query, run, prompt)
     notes = found.get("notes", [])
     if differences:
         notes += [f"Run starts a new run: {sentence}. Continue goes on with the seed of this one."]
@@ -90,13 +105,17 @@ def _of_settings(
     return found or {"reason": ""}, 200 if found else 404
 
 
-def _on_disk(query: Mapping[str, str], run: str) -> dict[str, Any]:
+def _on_disk(
+    query: Mapping[str, str], run: str, prompt: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """A run that the server has forgotten, or never had; the names may come from anybody."""
     node_id = query.get("node_id", "")
     try:
         state = run_state(comfy_host.run_path(run), run, node_id, query.get("workflow", ""))
     except InputError:
         return {}
+    if prompt is not None:
+        state.words = words_of(prompt, node_id)
     if state.status == "training":
         state.status = "lost"  # the node does not train it
     if query.get("exact") and len(node_id) <= _LONGEST_ID:
@@ -135,7 +154,7 @@ def _used(request: Mapping[str, Any]) -> tuple[str, bool]:
         name = copy_adapter(folder / CHECKPOINTS / f"{step:06d}", folder.parent.name, step).name
     except (TrainerError, OSError) as error:
         known = isinstance(error, TrainerError)
-        return f"{error.found}. {error.remedy}" if known else str(error), False
+        return in_graph_words(f"{error.found}. {error.remedy}") if known else str(error), False
     return f"{name} is in the loras folder. Choose it in Load LoRA; this run is as it was.", True
 
 

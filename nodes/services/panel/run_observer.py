@@ -32,7 +32,7 @@ from ...host import comfy_host
 from ...host.folders import saved_checkpoints
 from ..rerun_stamps import CONTINUED, Continuation
 from .history import Ending, HeldOut, sample_of
-from .prompt_settings import KEPT, graph_settings
+from .prompt_settings import KEPT, graph_settings, words_of
 from .run_states import ACTIVE, PANEL, RunState
 
 if TYPE_CHECKING:
@@ -93,6 +93,7 @@ class NodeObserver:
         )
         if isinstance(prompt, Mapping):
             self.state.asked = graph_settings(prompt, node_id)
+            self.state.words = words_of(prompt, node_id)
         self.state.choices = [dict(choice) for choice in choices]
         self._prompts: Sequence[str] = ()
         self._trains = trains
@@ -110,7 +111,7 @@ class NodeObserver:
         self._cancel = False
         if self._trains:
             PANEL.open(self.state)
-            self._send_state()
+            self._send_status()
 
     def notify(self, event: Event) -> None:
         """Show an event."""
@@ -162,14 +163,14 @@ class NodeObserver:
 
     def warn(self, message: str) -> None:
         """Show something that the user should know."""
-        comfy_host.logger.warning("%s: %s", self.state.name, message)
+        comfy_host.logger.warning("%s: %s", self.state.name, self.state.words(message))
         with PANEL.lock:
             self.state.warnings.append(message)
         self._refresh()
 
     def note(self, message: str, instead_of: str = "") -> None:
         """Show something that is good to know, in place of an earlier note where one is named."""
-        comfy_host.logger.info("%s: %s", self.state.name, message)
+        comfy_host.logger.info("%s: %s", self.state.name, self.state.words(message))
         with PANEL.lock:
             notes = [each for each in self.state.notes if each != instead_of]
             self.state.notes = [*notes, message]
@@ -234,7 +235,8 @@ class NodeObserver:
         if event.message == TENSORBOARD_ABSENT:
             return  # the panel shows what it would
         if isinstance(event, Advised):
-            comfy_host.logger.warning("%s: %s", self.state.name, event.message)
+            message = self.state.words(event.message)
+            comfy_host.logger.warning("%s: %s", self.state.name, message)
             with PANEL.lock:
                 self.state.advice.append(asdict(event))
             self._refresh()
@@ -299,7 +301,7 @@ class NodeObserver:
             self.state.status, self.state.message = status, message
         if status not in ACTIVE:
             self._keep()
-        self._send_state()
+        self._send_status()
 
     def _keep(self) -> None:
         """Keep beside the run what only the panel knows."""
@@ -313,6 +315,12 @@ class NodeObserver:
                 images[name] = self.marks.get(str(comfy_host.dataset_path(name)), "")
         with contextlib.suppress(StorageError):
             write_json(self._folder / KEPT, {"images": images, **self.state.kept()})
+
+    def _send_status(self) -> None:
+        """Send the whole state to the page that has queued the prompt; other pages ask for it."""
+        self._send_state()
+        changed = {**self.state.address(), "status": self.state.status}
+        comfy_host.send_to_all("adapter_trainer.changed", changed)
 
     def _send_state(self) -> None:
         self._unsent, self._unsent_held, self._behind = [], [], False

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ....trainer_core.training.observer import RunRequests
+from ..graph_words import in_graph_words
 from .history import POINTS, HeldOut, Place, read_history, thinned_losses
 from .prompt_settings import GraphSettings
 
@@ -47,6 +48,7 @@ class RunState:
             none of this one's.
         encoded: How many images and captions of how many are encoded; empty before.
         asked: The settings that it was asked for; None where they are not known.
+        words: Says a message in the words of the graph that shows it.
     """
 
     node_id: str
@@ -74,6 +76,7 @@ class RunState:
     returns: int = 0
     encoded: list[int] = field(default_factory=list)
     asked: GraphSettings | None = None
+    words: Callable[[str], str] = in_graph_words
 
     def address(self) -> dict[str, Any]:
         """What every event says of itself."""
@@ -93,9 +96,10 @@ class RunState:
             "seed": self.seed,
             "resumable": self.resumable,
             "samples": list(self.samples),
-            "warnings": list(self.warnings),
-            "notes": list(self.notes),
-            "advice": list(self.advice),
+            # A kept file may come from anybody.
+            "warnings": [self.words(each) for each in self.warnings if isinstance(each, str)],
+            "notes": [self.words(each) for each in self.notes if isinstance(each, str)],
+            "advice": [{**each, "message": self.words(each["message"])} for each in self.advice],
             "error": self.error,
             "memory": self.memory,
             "layers": list(self.layers),
@@ -121,7 +125,7 @@ class RunState:
             "held_out": [list(each) for each in held_out or []],
             "step_seconds": self.step_seconds,
             "seconds_left": max(0.0, (self.steps - self.step) * self.step_seconds),
-            "message": self.message,
+            "message": self.words(self.message),
             "encoded": list(self.encoded),
             "returns": self.returns,
         }
@@ -163,6 +167,27 @@ class RunState:
         self.held_out = thinned_losses([*self.held_out, measured])
 
 
+class Refusal(NamedTuple):
+    """Why a node began no run.
+
+    Attributes:
+        workflow: As of `RunState`.
+        inputs: Of the node.
+        settings: What it was asked for.
+        error: In the words of the graph.
+    """
+
+    workflow: str
+    inputs: Mapping[str, Any]
+    settings: GraphSettings
+    error: Mapping[str, str]
+
+    def is_of(self, workflow: str, inputs: Mapping[str, Any], wanted: GraphSettings) -> bool:
+        """Whether a graph is still the one that was refused."""
+        same = inputs == self.inputs and workflow in {"", self.workflow}
+        return same and not wanted.differences(self.settings, finished=True)
+
+
 class Panel:
     """The states of all train nodes; used by the prompt's thread and the server's.
 
@@ -174,6 +199,7 @@ class Panel:
         self.lock = threading.Lock()
         self._states: OrderedDict[str, RunState] = OrderedDict()
         self._requests: dict[str, set[str]] = {}
+        self._refusals: OrderedDict[str, Refusal] = OrderedDict()
 
     def open(self, state: RunState) -> None:
         """Begin a node's run; what was shown of the last one is forgotten."""
@@ -189,6 +215,7 @@ class Panel:
 
     def _open(self, state: RunState) -> None:
         self._states.pop(state.node_id, None)
+        self._refusals.pop(state.node_id, None)
         self._states[state.node_id] = state
         self._requests[state.node_id] = set()
         # A run that trains is kept: its buttons have to reach it.
@@ -223,9 +250,23 @@ class Panel:
             if state is None or state.prompt_id != prompt_id or state.status != "failed":
                 return False
             state.error = error
-            shown = state.snapshot()
+            shown, changed = state.snapshot(), {**state.address(), "status": state.status}
         comfy_host.send("adapter_trainer.state", shown)
+        comfy_host.send_to_all("adapter_trainer.changed", changed)
         return True
+
+    def refuse(self, node_id: str, refusal: Refusal) -> None:
+        """Remember why a node did not begin a run, which has no state to show it on."""
+        with self.lock:
+            self._refusals.pop(node_id, None)
+            self._refusals[node_id] = refusal
+            while len(self._refusals) > _KEPT_STATES:
+                self._refusals.popitem(last=False)
+
+    def refusal(self, node_id: str) -> Refusal | None:
+        """Why a node began no run since its last one; None where it did."""
+        with self.lock:
+            return self._refusals.get(node_id)
 
     def asked(self, node_id: str) -> GraphSettings | None:
         """What a node's last run was asked for, where that is known."""

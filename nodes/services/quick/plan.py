@@ -13,6 +13,7 @@ from ....trainer_core.families.graph_model_denoiser import GRAPH_MODEL
 from ....trainer_core.printable import listed
 from ....trainer_core.types import ANY_CLIPS, FrameGrid
 from ...host import comfy_host
+from ...host.clip_and_vae_inputs import MUTED
 from ...host.folders import headers
 from ..expert_models import AUTO, HIGH, LOW, SWITCH_AT, ExpertInputs
 from ..graph_base import base_of_model
@@ -476,7 +477,7 @@ def _unconnected(missing: Sequence[str], remedy: str) -> InputError:
         f"nothing is connected to {names}",
         "the text encoder (CLIP) and the VAE that the base generates with; only the embedded base "
         "has its own",
-        remedy,
+        f"{remedy} {MUTED}",
     )
 
 

@@ -12,6 +12,10 @@ SETTINGS = {
     "AdapterTrainerCache": {"verify": "cache.verify"},
     "AdapterTrainerSettings": {"every": "preview.every"},
 }
+WORDS = {
+    "AdapterTrainerQuick": "steps, a.txt, rank of Adapter. “Open as full graph” lays out Adapter.",
+    "AdapterTrainerAdapter": "steps of Train, a.txt, rank.",
+}
 COURSE, DECIDES, NOTHING = "course", "decides", ""
 
 
@@ -43,10 +47,9 @@ def graph(**changes):
 
 
 @pytest.fixture
-def asked(prompt_settings):
-    prompt_settings.register_setting_paths(SETTINGS.get)
-    yield lambda nodes: prompt_settings.graph_settings(nodes, "1")
-    prompt_settings._settings_of.pop()
+def asked(prompt_settings, monkeypatch):
+    monkeypatch.setattr(prompt_settings, "settings_of", SETTINGS.get)
+    return lambda nodes: prompt_settings.graph_settings(nodes, "1")
 
 
 @pytest.mark.parametrize(
@@ -96,3 +99,17 @@ def test_a_difference_is_told_by_its_input(asked):
 )
 def test_whatever_is_sent_is_looked_at_within_bounds(asked, nodes):
     assert len(asked(nodes).decides) <= 5000
+
+
+@pytest.mark.parametrize("node", WORDS)
+def test_a_message_names_inputs_and_says_how_absent_ones_are_reached(
+    graph_words, monkeypatch, node
+):
+    monkeypatch.setattr(graph_words, "_nodes", [])
+    steps, rank = {"training.steps": "steps"}, {"adapter.rank": "rank"}
+    for each in (("Train", steps), ("Quick", steps), ("Adapter", rank)):
+        named = graph_words.NodeInputs(f"AdapterTrainer{each[0]}", *each)
+        graph_words.register_inputs(lambda named=named: named)
+    told = graph_words.in_graph_words("training.steps, a.txt, adapter.rank.", node, {"Train"})
+    assert told == WORDS[node]
+    assert graph_words.in_graph_words("Set adapter.rank: 4.", node).startswith("Set rank")

@@ -151,6 +151,9 @@ def test_of_what_a_run_has_kept_only_what_fits_is_taken(run_state):
     again = run_state.RunState("8", "p2", "adapter", 9)
     again.take_kept(state.kept())
     assert (again.choices, again.notes) == (state.choices, state.notes)
-    again.take_kept({"choices": "all", "notes": {"a": 1}, "memory": [], "run": "other/v0"})
+    again.take_kept(
+        {"choices": "all", "notes": {"a": 1}, "memory": [], "run": "other/v0", "warnings": [3]}
+    )
     assert (again.notes, again.memory, again.run) == (["a note"], None, "")
+    assert again.snapshot()["warnings"] == []
     assert again.choices == state.choices

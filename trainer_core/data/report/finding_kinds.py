@@ -86,7 +86,7 @@ _TABLE: tuple[FindingKind, ...] = (
     ),
     FindingKind(
         *("caption_rules", "error", "has/have a caption/captions that the rules cannot use"),
-        "Correct the captions that are named, or the rules below dataset.captions.",
+        "Correct the captions that are named, or the rules that change captions.",
     ),
     FindingKind(
         *("other", "error", "cannot be trained"),

@@ -267,7 +267,7 @@ def _nothing_left(settings: DatasetSection, problems: Sequence[str]) -> DatasetE
         found = f"dataset.path: no sample is left in {folder} ({shown})"
         remedy = (
             f"Put images ({READABLE_IMAGES}) with captions there, fix what was left out, or change "
-            "the policies of the dataset section."
+            "what leaves it out, such as dataset.missing_caption."
         )
     else:
         found = f"dataset.path: there are no images in {folder}"

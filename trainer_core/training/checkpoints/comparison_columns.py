@@ -45,7 +45,8 @@ def run_columns(
         raise InputError(
             f"checkpoints: {', '.join(map(str, missing)) or 'none'} of {version}",
             "some of " + (", ".join(map(str, sorted(saved))) or "(the run has none)"),
-            "Name steps that were saved; training.keep_checkpoints and keep_every keep more.",
+            "Name steps that were saved; training.keep_checkpoints and training.keep_every keep "
+            "more.",
         )
     if len(steps) * len(strengths) >= MOST_COLUMNS:
         raise InputError(

@@ -106,10 +106,14 @@ def main() -> None:
     """Simulate, and write the file of figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--output", type=Path, default=RESULTS / "memory_plans.json")
+    parser.add_argument(
+        "--pinned", type=int, default=38, help="GiB of RAM that can be pinned; 22 on Windows"
+    )
     counted = origin()
     peaks: list[dict[str, Any]] = []
     plans: list[dict[str, Any]] = []
-    output = parser.parse_args().output
+    arguments = parser.parse_args()
+    machine = MACHINE | {"pinned_limit": arguments.pinned << 30}
     for base in BASES:
         family = get_family(base.family)
         transformer = published(family, base.sizes)
@@ -117,9 +121,9 @@ def main() -> None:
             sizes = sizes_of(transformer, family, edge, base.frames)
             place = {"base": base.title, "family": base.family, "pixels": edge}
             peaks += [place | row for row in peak_rows(sizes)]
-            plans += [place | row for row in plan_rows(sizes)]
-    record = {"counted": counted, "machine": MACHINE, "peaks": peaks, "plans": plans}
-    write_record(output, record)
+            plans += [place | row for row in plan_rows(sizes, machine)]
+    record = {"counted": counted, "machine": machine, "peaks": peaks, "plans": plans}
+    write_record(arguments.output, record)
 
 
 def published(family: Family, sizes: Mapping[str, Any] | None = None) -> nn.Module:
@@ -171,11 +175,11 @@ def peak_rows(sizes: StepSizes) -> Iterator[dict[str, Any]]:
             yield {"swap": label} | as_row(rank_plans(sizes, settings, ROOM)[0])
 
 
-def plan_rows(sizes: StepSizes) -> Iterator[dict[str, Any]]:
+def plan_rows(sizes: StepSizes, machine: Mapping[str, Any] = MACHINE) -> Iterator[dict[str, Any]]:
     """The plan that ``auto`` takes on each GPU, and what it would take next."""
     settings = MemorySection().model_copy(update={"swap_slots": EITHER})
     for gpu in GPUS:
-        budget = Budget(device_free=gpu << 30, **MACHINE)
+        budget = Budget(device_free=gpu << 30, **machine)
         try:
             found = alternatives(rank_plans(sizes, settings, budget), 2)
         except RunError as error:

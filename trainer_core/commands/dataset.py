@@ -37,47 +37,67 @@ def dataset(arguments: Arguments) -> int:
     Raises:
         InputError: When there is no such folder, or a setting is wrong.
     """
-    own, arguments = arguments.split(VERBS["dataset"].own)
-    last = {name: values[-1] for name, values in own.items()}
+    options, arguments = arguments.split(VERBS["dataset"].own)
+    last = {name: values[-1] for name, values in options.items()}
+    config, is_run_file = _config(arguments)
+    outputs = _outputs(last)
+    decodes = is_set(last, "looks") or bool(outputs)
+    reading = _read_dataset(config)
+    report = _completed(config, reading.report, arguments.settings, is_run_file=is_run_file)
+    if decodes:
+        report = _inspected(config, report, quiet=arguments.json)
+    files = _write(report, outputs)
+    if arguments.json:
+        show_json({**_record(reading, report), "files": files})
+    else:
+        _show(config, reading, report, decoded=decodes)
+        for name, file in files.items():
+            show(f"{name}: {file}")
+    return 2 if report.stops or reading.refusal else 0
+
+
+def _config(arguments: Arguments) -> tuple[RunConfig, bool]:
+    """The run file, or one for the folder that was named; whether it is a file."""
     word = arguments.word("a dataset folder or a run file", default="")
     place = given_path(word, "a dataset folder or a run file") if word else None
-    if place is not None and place.is_file():
+    is_run_file = place is not None and place.is_file()
+    if is_run_file:
         config = arguments.config()
     else:
         folder = [f"dataset.path={place.absolute()}"] if place is not None else []
         config = load_config(None, [*arguments.settings, *folder])
     if config.dataset.path:
         dataset_root(config.dataset.path)
-    places = _places(last)
-    looks = is_set(last, "looks") or bool(places)
-    reading = _read_dataset(config)
-    report, own_file = reading.report, place is not None and place.is_file()
-    if not own_file and not any(each.startswith("training.steps=") for each in arguments.settings):
+    return config, is_run_file
+
+
+def _completed(
+    config: RunConfig, report: DatasetReport, settings: Sequence[str], *, is_run_file: bool
+) -> DatasetReport:
+    """The report without figures of defaults, and with memory where the base was chosen."""
+    if not is_run_file and not any(each.startswith("training.steps=") for each in settings):
         # The steps would be those of the defaults.
         schedule = dataclasses.replace(report.schedule, steps=None)
         report = dataclasses.replace(report, schedule=schedule)
     # Without a base of the person's own its figures would be those of the embedded one.
-    if own_file or "base" in " ".join(arguments.settings):
-        report = with_vram(config, report)
-    if looks:
-        report = _inspected(config, report, quiet=arguments.json)
-    files = _write(report, places)
-    if arguments.json:
-        show_json({**_record(reading, report), "files": files})
-    else:
-        from ..data.captions.notes import caption_notes
-        from ..data.flips import with_flips
-        from ..data.report.report_text import report_text
+    names_base = any(each.startswith(("base.", "base=")) for each in settings)
+    return with_vram(config, report) if is_run_file or names_base else report
 
-        show(report_text(report))
-        _, unflipped = with_flips(reading.planned, config.dataset)
-        for note in (*unflipped, *caption_notes(reading.found.samples, config.dataset)):
-            show(f"note: {note}")
-        if not looks:
-            show("Images were not decoded; --looks finds those that are there twice or alike.")
-        for name, file in files.items():
-            show(f"{name}: {file}")
-    return 2 if report.stops or reading.refusal else 0
+
+def _show(
+    config: RunConfig, reading: DatasetReading, report: DatasetReport, *, decoded: bool
+) -> None:
+    """Print the report, and what a run would note of captions and flips."""
+    from ..data.captions.notes import caption_notes
+    from ..data.flips import with_flips
+    from ..data.report.report_text import report_text
+
+    show(report_text(report))
+    _, unflipped = with_flips(reading.planned, config.dataset)
+    for note in (*unflipped, *caption_notes(reading.found.samples, config.dataset)):
+        show(f"note: {note}")
+    if not decoded:
+        show("Images were not decoded; --looks finds those that are there twice or alike.")
 
 
 def _read_dataset(config: RunConfig) -> DatasetReading:
@@ -155,7 +175,7 @@ def _inspected(config: RunConfig, report: DatasetReport, *, quiet: bool) -> Data
     return find_in_images(report, config.dataset, cache_folder(config), progress)
 
 
-def _places(options: Mapping[str, str]) -> dict[str, Path]:
+def _outputs(options: Mapping[str, str]) -> dict[str, Path]:
     """Where the page and the sheet go that were asked for, in folders that take files."""
     found: dict[str, Path] = {}
     for name, what in (("html", "a file for the page"), ("sheet", "a file for the contact sheet")):
@@ -165,17 +185,17 @@ def _places(options: Mapping[str, str]) -> dict[str, Path]:
     return found
 
 
-def _write(report: DatasetReport, places: Mapping[str, Path]) -> dict[str, str]:
-    """Write them; what was written, by name."""
-    if "html" in places:
+def _write(report: DatasetReport, outputs: Mapping[str, Path]) -> dict[str, str]:
+    """Write page and sheet; gives their files by name."""
+    if "html" in outputs:
         from ..data.report.html_page import report_page
 
-        write_text(places["html"], report_page(report))
-    if "sheet" in places:
+        write_text(outputs["html"], report_page(report))
+    if "sheet" in outputs:
         from ..data.report.contact_sheet import save_sheet
 
-        save_sheet(report, places["sheet"])
-    return {name: str(place) for name, place in places.items()}
+        save_sheet(report, outputs["sheet"])
+    return {name: str(place) for name, place in outputs.items()}
 
 
 def dataset_report(config: RunConfig) -> tuple[dict[str, Any], DatasetError | None] | None:

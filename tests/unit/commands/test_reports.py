@@ -38,12 +38,13 @@ def test_dataset_report_counts(images, capsys):
 
 def test_dataset_report_says_what_is_not_mirrored_and_nothing_for_a_terminal(images, capsys):
     (images / "0.txt").write_text("a left hand", encoding="utf-8")
-    settings = ["dataset.resolution=64", "dataset.flip=true"]
+    settings = ["dataset.resolution=64", "dataset.flip=true", "output.name=database"]
     assert main(["dataset", str(images), *settings, "--looks"]) == 0
     told = capsys.readouterr().out
     assert "1 of 3 images, such as 0.png, are never mirrored" in told
     assert "left (1)" in told
     assert "64x64: 2 images, 2 batches" in told
+    assert "VRAM" not in told, "that of a base that nobody named"
     assert "\x1b" not in told
     assert "steps are" not in told, "those of no run file are nobody's"
     (images / "2.png").unlink()

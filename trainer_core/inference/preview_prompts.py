@@ -141,43 +141,82 @@ def encode_prompts(
         DatasetError: When it cannot be read.
         StorageError: When the cache cannot be written.
     """
-    channels = family.control_channels(variant)
     encoded: list[EncodedPrompt] = []
     for index, line in enumerate(preview.prompts):
         own = preview.of_prompt(line, index)
         wide, high = (side // size_step * size_step for side in (own.width, own.height))
         own = own.model_copy(update={"width": wide, "height": high})
-        files = [Path(file) for each in own.controls for file in each]
+        images = _prompt_images(
+            own,
+            dataset,
+            family,
+            variant=variant,
+            frames=preview_frames(own, family, frames),
+            start=start,
+            control=control,
+        )
         texts = own.prompts[0], own.negative_prompt
-        count = preview_frames(own, family, frames)
-        controls, shown, begin = [], [], []
-        if family.steered:
-            assert family.clips is not None
-            clips = [each for each in files if is_clip(each)]
-            files = [each for each in files if each not in clips]
-            part = ClipPart(0.0, count, dataset.fps or family.clips.rate)
-            steering = (clips[0], part) if clips else control
-            shown = _control_frames(own, family, files, control=steering, count=count)
-        if family.starts is not None:
-            begin = _endpoints(own, family, files, start) if count > 1 else []
-        elif not family.steered:
-            controls = [
-                _control(file, own, dataset, family=family, variant=variant) for file in files
-            ]
-        length = f" start of {count}" if shown or begin else ""
-        entry = _entry(folder, *texts, [*shown, *begin] or controls, f"{identity}{length}")
+        entry = _entry(folder, *texts, images, identity)
         if not is_sound(entry, thorough=True):
             require_folder(entry.path.parent)
-            tensors = _encode(texts, controls, open_encoders(), channels)
-            if shown:
-                encode = of_clips(open_encoders()).encode_control
-                tensors["control.0"] = encode(torch.stack(_bytes(shown)))
-            if begin:
-                tensors |= _encoded_endpoints(begin, count, open_encoders())
-            write_entry(entry, tensors)
+            channels = family.control_channels(variant)
+            write_entry(entry, _encode(texts, images, open_encoders(), channels))
         # Read back even when just encoded: the same numbers at the first preview and the next.
-        encoded.append(read_prompt(line, entry, 1 if family.steered else len(controls)))
+        count = 1 if family.steered else len(images.controls)
+        encoded.append(read_prompt(line, entry, count))
     return tuple(encoded)
+
+
+@dataclass(frozen=True, slots=True)
+class _PromptImages:
+    """What a prompt is generated from besides its texts.
+
+    Attributes:
+        frames: Number of frames that are generated.
+        controls: The images that are edited.
+        steering: The frames of the clip that steers the generated one.
+        endpoints: The first and last frame of the generated clip.
+    """
+
+    frames: int
+    controls: Sequence[Image.Image] = ()
+    steering: Sequence[Image.Image] = ()
+    endpoints: Sequence[Image.Image] = ()
+
+
+def _prompt_images(
+    preview: PreviewSection,
+    dataset: DatasetSection,
+    family: Family,
+    *,
+    variant: str,
+    frames: int,
+    start: Callable[[], Image.Image] | None,
+    control: tuple[Path, ClipPart] | None,
+) -> _PromptImages:
+    """Read the images of one prompt; arguments are those of `encode_prompts`.
+
+    Args:
+        preview: The settings of this prompt alone.
+        frames: How many are generated.
+    """
+    files = [Path(file) for each in preview.controls for file in each]
+    if not family.steered and family.starts is None:
+        controls = [
+            _control(file, preview, dataset, family=family, variant=variant) for file in files
+        ]
+        return _PromptImages(frames, controls)
+    steering: Sequence[Image.Image] = ()
+    if family.steered:
+        assert family.clips is not None
+        clips = [each for each in files if is_clip(each)]
+        files = [each for each in files if each not in clips]
+        part = ClipPart(0.0, frames, dataset.fps or family.clips.rate)
+        clip = (clips[0], part) if clips else control
+        steering = _control_frames(preview, family, files, control=clip, count=frames)
+    begins = family.starts is not None and frames > 1
+    endpoints = _endpoints(preview, family, files, start) if begins else ()
+    return _PromptImages(frames, steering=steering, endpoints=endpoints)
 
 
 def _endpoints(
@@ -230,15 +269,6 @@ def _bytes(images: Sequence[Image.Image]) -> list[Tensor]:
     return [torch.from_numpy(np.array(each)).permute(2, 0, 1) for each in images]
 
 
-def _encoded_endpoints(
-    images: Sequence[Image.Image], count: int, encoders: Encoders
-) -> dict[str, Tensor]:
-    first, *last = _bytes(images)
-    found = encode_endpoints(encoders, first, last[0] if last else None, count)
-    sides = ("positive", "negative")
-    return {f"{side}.{name}": each for side in sides for name, each in found.items()}
-
-
 def _control(
     path: Path, preview: PreviewSection, dataset: DatasetSection, family: Family, variant: str
 ) -> Image.Image:
@@ -260,21 +290,33 @@ def _read_control(path: Path, animated: str, channels: int) -> Image.Image:
     return open_image(path, animated, channels)
 
 
-def _entry(
-    folder: Path, text: str, negative: str, controls: Sequence[Image.Image], identity: str
-) -> Entry:
-    images = [hashlib.sha256(c.tobytes()).hexdigest() + f"{c.size}" for c in controls]
-    return make_entry(folder, "prompts", identity, text, negative, *images)
+def _entry(folder: Path, text: str, negative: str, images: _PromptImages, identity: str) -> Entry:
+    shown = [*images.steering, *images.endpoints]
+    hashes = [
+        hashlib.sha256(each.tobytes()).hexdigest() + f"{each.size}"
+        for each in shown or images.controls
+    ]
+    length = f" start of {images.frames}" if shown else ""
+    return make_entry(folder, "prompts", f"{identity}{length}", text, negative, *hashes)
 
 
 def _encode(
-    texts: tuple[str, str], controls: Sequence[Image.Image], encoders: Encoders, channels: int
+    texts: tuple[str, str], images: _PromptImages, encoders: Encoders, channels: int
 ) -> dict[str, Tensor]:
-    images, tensors = [on_white(control) for control in controls], {}
-    for side, text in zip(("positive", "negative"), texts, strict=True):
-        tensors |= {f"{side}.{k}": v for k, v in encoders.encode_text(text, images).items()}
-    for index, control in enumerate(controls):
+    """The tensors of a cache entry: each side's conditioning, and latents of control images."""
+    shown, tensors = [on_white(control) for control in images.controls], {}
+    sides = ("positive", "negative")
+    for side, text in zip(sides, texts, strict=True):
+        tensors |= {f"{side}.{k}": v for k, v in encoders.encode_text(text, shown).items()}
+    for index, control in enumerate(images.controls):
         tensors[f"control.{index}"] = encoders.encode_image(to_pixels(control, channels)[None])[0]
+    if images.steering:
+        frames = torch.stack(_bytes(images.steering))
+        tensors["control.0"] = of_clips(encoders).encode_control(frames)
+    if images.endpoints:
+        first, *last = _bytes(images.endpoints)
+        found = encode_endpoints(encoders, first, last[0] if last else None, images.frames)
+        tensors |= {f"{side}.{name}": each for side in sides for name, each in found.items()}
     return tensors
 
 

@@ -504,7 +504,7 @@ def test_a_preview_without_its_first_frame_is_refused_by_the_name_of_the_setting
     family = FAMILY.of_base(BaseSection(path=BEGINS))
     preview = PreviewSection(prompts=["x"], frames=5)
     with pytest.raises(ConfigError, match=r"preview\.controls: no image") as refused:
-        encode_prompts(preview, DatasetSection(), family, "generate", tmp_path, "", None, 16)
+        encode_prompts(preview, DatasetSection(), family, "generate", tmp_path, "", None, 16, 16)
     assert "in preview.controls" in refused.value.remedy
 
 

@@ -122,9 +122,9 @@ def test_a_clean_first_run_warns_of_nothing(server):
     server.run(nodes)
     assert panel(server)["warnings"] == []
     # What is found while the images are encoded is told where they are trained, by its inputs.
-    copy = shutil.copytree(server.data / "datasets" / "four", server.data / "datasets" / "more")
+    copy = shutil.copytree(server.data / "datasets" / "four", server.data / "datasets" / "warned")
     (copy / "layers.psd").write_bytes(b"")
-    nodes[DATASET]["inputs"] |= {"folder": "datasets/more", "shuffle_tags": 4}
+    nodes[DATASET]["inputs"] |= {"folder": "datasets/warned", "shuffle_tags": 4}
     server.run(changed(nodes, TRAIN, steps=1, name="unclean"))
     warnings = " ".join(panel(server)["warnings"])
     assert "layers.psd" in warnings

@@ -34,7 +34,7 @@ class NodeInputs(NamedTuple):
 
 
 # A setting as a message names it; a dot behind it may end the sentence.
-_NAMED = re.compile(r"(?<![\w./\\-])[a-z]\w*(?:\.[a-z]\w*)+(?![\w/\\])")
+_NAMED = re.compile(r"(?<![\w./\\-])[a-z]\w*(?:\.[a-z]\w*)+(?![\w/\\]|\.\w)")
 _nodes: list[Callable[[], NodeInputs]] = []
 
 

@@ -383,6 +383,17 @@ def moving_speed(device: torch.device, room: float = math.inf) -> float:
     return 2 * source.numel() / _seconds(lambda: target.copy_(source), device)
 
 
+def converting_speed(device: torch.device, dtype: torch.dtype, room: float = math.inf) -> float:
+    """Bytes a second of a kernel that mixes number formats: it reads weights in 8 bits."""
+    rows = (1 if device.type == "cpu" else 64) << 10
+    rows = _halved(rows, lambda rows: (1 + dtype.itemsize << 10) * rows <= room)
+    weight = torch.ones(rows, 1 << 10, dtype=torch.int8, device=device)
+    scale = torch.ones(rows, 1, device=device)
+    result = torch.empty_like(weight, dtype=dtype)
+    seconds = _seconds(lambda: torch.mul(weight, scale, out=result), device)
+    return (weight.nbytes + result.nbytes) / seconds
+
+
 def _halved(size: int, fits: Callable[[int], bool]) -> int:
     """A size, halved until it fits; never below 32, which takes nothing to speak of."""
     while size > 32 and not fits(size):

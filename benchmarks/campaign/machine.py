@@ -13,7 +13,14 @@ import psutil
 import torch
 
 from benchmarks.measuring.record import origin
-from trainer_core.device import attention_speed, copy_speed, moving_speed, product_speed, unused_gpu
+from trainer_core.device import (
+    attention_speed,
+    converting_speed,
+    copy_speed,
+    moving_speed,
+    product_speed,
+    unused_gpu,
+)
 from trainer_core.offload.machine import Machine
 from trainer_core.requirements import missing_requirements
 
@@ -50,6 +57,7 @@ def describe(device: str) -> dict[str, Any]:
             "bf16_flops_per_s": round(product_speed(here, torch.bfloat16)),
             "attention_per_s": round(attention_speed(here, torch.bfloat16)),
             "moved_per_s": round(moving_speed(here)),
+            "converted_per_s": round(converting_speed(here, torch.bfloat16)),
         }
         found["versions"] |= {"cuda": torch.version.cuda, "torch": torch.__version__}
     return found

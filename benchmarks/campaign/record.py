@@ -45,9 +45,14 @@ OVER_PREDICTED = 1.10
 """What a step with swapped blocks may take beside what link and resident step of the machine give:
 a GPU that computes faster than the link brings weights waits for it, however well they overlap."""
 
-_UNMEASURED = {"attention_per_s": 315e12, "moved_per_s": 4.2e12}
-"""Of calls before these were measured, all on an H200: its attention's forward pass in a trace, and
-0.88 of the 4.8 TB/s that it is sold with."""
+_UNMEASURED = {
+    "attention_per_s": 315e12,
+    "moved_per_s": 4.2e12,
+    "converted_per_s": 4.2e12 * MOVED / 3,
+}
+"""Of calls before these were measured, all on an H200: its attention's forward pass in a trace,
+0.88 of the 4.8 TB/s that it is sold with, and what such kernels reached in a traced step with
+`compute: 8bit`."""
 
 _SIMULATED = ("device", "gradient_checkpointing", "compile", "compute")
 """Memory settings that a simulated step depends on; it is the same wherever blocks lie."""
@@ -143,7 +148,7 @@ def plan_figures(line: Row, folder: Path, machine: Row) -> Row:
         "attention": budget.seconds(Work(attention=work.attention)),
         "products": budget.seconds(Work(work.flops)),
         "copies": plan.transfer,
-        "rest": budget.seconds(Work(moved=work.moved)),
+        "rest": budget.seconds(Work(moved=work.moved, converted=work.converted)),
     }
     shown = {name: round(each, 4) for name, each in parts.items()}
     return row | {
@@ -165,6 +170,7 @@ def budget_of(machine: Row) -> Budget:
         attention_per_s=known["attention_per_s"] * ATTENTION,
         moved_per_s=known["moved_per_s"] * MOVED,
         launch_seconds=LAUNCH_SECONDS,
+        converted_per_s=known["converted_per_s"],
     )
 
 

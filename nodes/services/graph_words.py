@@ -15,8 +15,8 @@ from typing import NamedTuple
 _OPENING = {"AdapterTrainerQuick": "Open as full graph"}
 """Nodes that stand for several, with the button that lays these out."""
 
-# As a run file has it; in a graph a value is chosen.
-_ASSIGNED = re.compile(r"\b(set \w+(?: of [\w ()]+)?): (?=[\w-])", re.IGNORECASE)
+# As a run file has it; in a graph a value is chosen. A caption may have the same form.
+_ASSIGNED = re.compile(r"\b(set (\w+)(?: of [\w ()]{1,80})?): (?=[\w-])", re.IGNORECASE)
 
 
 class NodeInputs(NamedTuple):
@@ -34,7 +34,7 @@ class NodeInputs(NamedTuple):
 
 
 # A setting as a message names it; a dot behind it may end the sentence.
-_NAMED = re.compile(r"(?<![\w./\\-])[a-z]\w*(?:\.[a-z]\w*)+(?![\w/\\])")
+_NAMED = re.compile(r"(?<![\w./\\-])[a-z]\w*(?:\.[a-z]\w*)+(?![\w/\\]|\.\w)")
 _nodes: list[Callable[[], NodeInputs]] = []
 
 
@@ -87,7 +87,12 @@ def parts_in_graph_words(
             absent[title] = None
         return f"{own} of {title}" if title else own
 
-    sentences = [_ASSIGNED.sub(r"\1 to ", _NAMED.sub(input_name, each)) for each in parts]
+    names = {own for own, _ in inputs.values()}
+
+    def assigned(match: re.Match[str]) -> str:
+        return f"{match[1]} to " if match[2] in names else match[0]
+
+    sentences = [_ASSIGNED.sub(assigned, _NAMED.sub(input_name, each)) for each in parts]
     button = _OPENING.get(node_class)
     if button and absent:
         last = sentences[-1].rstrip(". ")

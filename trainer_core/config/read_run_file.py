@@ -228,9 +228,10 @@ def _anchored(setting: str, value: Any, words: Collection[str], folder: Path) ->
         return value
     if leads_to_windows(value):
         return value
-    path = folder / _expanded(value, setting)
+    expanded = _expanded(value, setting)
+    path = folder / expanded
     if "\\" in value and not path.exists():
-        path = folder / PureWindowsPath(value).as_posix()  # as it is meant on Windows
+        path = folder / PureWindowsPath(expanded).as_posix()  # as it is meant on Windows
     if setting == "base.path" and has_hub_form(value) and not path.exists():
         return value
     return str(path)

@@ -110,7 +110,7 @@ def preview_frames(preview: PreviewSection, family: Family, usual: int) -> int:
 
 
 def size_note(preview: PreviewSection, family: Family, location: BaseLocation) -> str:
-    """Which sizes of previews the base makes smaller, because it generates others; else empty."""
+    """Which sizes and lengths of previews the base does not generate as they are; else empty."""
     changed: dict[str, None] = {}
     for index, line in enumerate(preview.prompts):
         own = preview.of_prompt(line, index)
@@ -124,7 +124,7 @@ def size_note(preview: PreviewSection, family: Family, location: BaseLocation) -
                 changed[f"{own.frames} frames become {frames}"] = None
     if not changed:
         return ""
-    return f"preview: {', '.join(changed)}, the nearest that {family.title} generates."
+    return f"preview: {', '.join(changed)}, because {family.title} generates no others."
 
 
 def preview_rate(config: RunConfig, family: Family) -> float:

@@ -16,6 +16,7 @@ from torch import nn
 
 from ..device import (
     attention_speed,
+    converting_speed,
     copy_speed,
     free_memory,
     moving_speed,
@@ -144,4 +145,5 @@ def machine_budget(machine: Machine, device: torch.device, dtype: torch.dtype) -
         attention_per_s=attention_speed(device, dtype, room) * ATTENTION,
         moved_per_s=moving_speed(device, room) * MOVED,
         launch_seconds=LAUNCH_SECONDS,
+        converted_per_s=converting_speed(device, dtype, room),
     )

@@ -78,6 +78,7 @@ class Budget:
         attention_per_s: FLOPs that attention reaches; None for as many as products do.
         moved_per_s: Bytes that other kernels read and write.
         launch_seconds: What the host takes for a kernel, with all that leads to it.
+        converted_per_s: Bytes of kernels that mix number formats; None for as many as of others.
     """
 
     device_free: int
@@ -91,11 +92,14 @@ class Budget:
     attention_per_s: float | None = None
     moved_per_s: float = math.inf
     launch_seconds: float = 0.0
+    converted_per_s: float | None = None
 
     def seconds(self, work: Work) -> float:
         """Predict what some work takes: the device's time, or the host's where that is longer."""
         attention = work.attention / (self.attention_per_s or self.flops_per_s)
-        device = work.flops / self.flops_per_s + attention + work.moved / self.moved_per_s
+        moved = work.moved / self.moved_per_s
+        moved += work.converted / (self.converted_per_s or self.moved_per_s)
+        device = work.flops / self.flops_per_s + attention + moved
         return max(device, work.launches * self.launch_seconds)
 
 

@@ -15,12 +15,14 @@ class Work:
         attention: FLOPs of attention.
         moved: Bytes that all other kernels read and write.
         launches: Kernels.
+        converted: Bytes of kernels that mix number formats.
     """
 
     flops: int = 0
     attention: int = 0
     moved: int = 0
     launches: int = 0
+    converted: int = 0
 
     def __add__(self, other: Work) -> Work:
         return Work(*(one + two for one, two in zip(astuple(self), astuple(other), strict=True)))

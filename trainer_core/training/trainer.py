@@ -146,7 +146,7 @@ class Trainer:
 
     def _tell_skipped(self, validated: ValidationResult) -> None:
         """Say what a run lacks that was cancelled in its last step, and is done all the same."""
-        previews = ["It has no previews."] if self.config.preview.every > 0 else []
+        previews = ["Previews of it are missing."] if self.config.preview.every > 0 else []
         measures = self.validation is not None and validated.loss is None
         loss = [f"{RESUME} measures its loss on held-out images."] if measures else []
         if self.recorder is not None and (previews or loss):

@@ -210,7 +210,7 @@ def _filled(plan: WeightPlan, spec: FileSpec, dtype: torch.dtype, take: Take | N
     for name in ahead(plan.cuts, plan.readers) if packs_on_gpu else plan.cuts:
         for index, target in enumerate(plan.cuts[name].targets):
             packed_bytes += _fill(plan, name, index, dtype)
-            if packed_bytes > _PACKED_BETWEEN and not packs_on_gpu:
+            if packed_bytes > _PACKED_BETWEEN and packing_device.type == "cpu":
                 _return_free_memory()
                 packed_bytes = 0
             block = _block_of(target, blocks)

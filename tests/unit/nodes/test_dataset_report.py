@@ -82,7 +82,8 @@ def test_the_strip_shows_the_crop_that_is_chosen(tmp_path, report, crop, edges):
 def test_each_image_says_what_is_wrong_with_it(folder, report):
     (folder / "0.txt").unlink()
     (folder / "1.txt").write_text("  ")
-    (folder / "2.png").write_bytes(b"broken")
+    for name in ("2.png", "3_mask.png"):
+        (folder / name).write_bytes(b"broken")
     Image.new("RGB", (20, 20)).save(folder / "5.png")
     frames = [Image.new("RGB", (256, 256), color) for color in ("red", "blue")]
     frames[0].save(folder / "6.webp", save_all=True, append_images=frames[1:])
@@ -95,18 +96,19 @@ def test_each_image_says_what_is_wrong_with_it(folder, report):
         "0.png": ["missing_caption"],
         "1.png": ["missing_caption"],
         "2.png": ["unreadable"],
-        "3.png": [],
+        "3.png": ["unreadable"],
         "4.png": ["small"],
         "5.png": ["tiny"],
         "6.webp": ["animated"],
         "7.heic": ["unreadable"],
     }
-    assert made.others == ["lone.txt has no image of the same name"]
+    assert made.others[0] == "lone.txt has no image of the same name"
+    assert "3.png" not in str(made.others)
     page = made.page(2, 3)
     assert [item["name"] for item in page["items"]] == ["2.png", "3.png", "4.png"]
     assert (page["total"], page["uncaptioned"], page["first"]) == (8, 2, 2)
     assert {each["kind"]: (each["count"], each["first"]) for each in page["problems"]} == {
-        "unreadable": (2, 2),
+        "unreadable": (3, 2),
         "animated": (1, 6),
         "missing_caption": (2, 0),
         "tiny": (1, 5),

@@ -112,4 +112,6 @@ def test_a_message_names_inputs_and_says_how_absent_ones_are_reached(
         graph_words.register_inputs(lambda named=named: named)
     told = graph_words.in_graph_words("training.steps, a.txt, adapter.rank.", node, {"Train"})
     assert told == WORDS[node]
-    assert graph_words.in_graph_words("Set adapter.rank: 4.", node).startswith("Set rank")
+    told = graph_words.in_graph_words("Set adapter.rank: 4, not 'a set one: two'.", node)
+    assert told.startswith("Set rank")
+    assert " to 4, not 'a set one: two'" in told

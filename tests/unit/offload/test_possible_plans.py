@@ -105,6 +105,7 @@ def test_a_step_takes_what_the_device_does_or_what_the_host_does():
     machine = replace(ROOMY, flops_per_s=4.0, attention_per_s=2.0, moved_per_s=8.0)
     assert machine.seconds(Work(8, 6, 4, 10**9)) == 2 + 3 + 0.5
     assert replace(machine, launch_seconds=0.5).seconds(Work(8, 6, 4, 20)) == 10
+    assert replace(machine, converted_per_s=2.0).seconds(Work(converted=6)) == 3
 
 
 def test_swapped_blocks_have_slots_and_are_sent_twice():
@@ -222,6 +223,7 @@ def test_this_machine_has_a_budget():
     assert found.device_free > 0
     assert 0 < found.pinned_limit <= found.ram_free
     assert min(found.flops_per_s, found.attention_per_s, found.moved_per_s) > 1e6
+    assert found.converted_per_s > 1e6
     assert found.link_bytes_per_s == float("inf")
 
 

@@ -118,7 +118,8 @@ def test_a_cancel_while_images_are_drawn_saves_the_step_and_makes_no_other(step)
     recording = Recording(cancelled_at=step)
     trainer, _, _ = make_trainer(2, recording=recording, checkpoint_every=4, steps=6)
     assert trainer.train() == ("done" if step == 6 else "cancelled", step)
-    assert ("Cancelled in the last step. It has no previews." in recording.warned) == (step == 6)
+    missing = "Cancelled in the last step. Previews of it are missing."
+    assert (missing in recording.warned) == (step == 6)
     assert (recording.saves, len(recording.results)) == ([4, 6] if step == 6 else [step], step)
 
 

@@ -241,6 +241,7 @@ def agreed_budget(own: Budget, processes: Processes) -> Budget:
     # Those of one computer share its RAM.
     ram, pinned = own.ram_free // processes.count, own.pinned_limit // processes.count
     speeds = (own.link_bytes_per_s, own.flops_per_s, own.attention_per_s or 0.0, own.moved_per_s)
+    speeds = (*speeds, own.converted_per_s or 0.0)
     least = _least(processes, [own.device_free, ram, pinned, *speeds])
     device, ram, pinned = map(int, least[:3])
     return replace(
@@ -252,6 +253,7 @@ def agreed_budget(own: Budget, processes: Processes) -> Budget:
         flops_per_s=least[4],
         attention_per_s=least[5] or None,
         moved_per_s=least[6],
+        converted_per_s=least[7] or None,
     )
 
 

@@ -10,9 +10,11 @@ import contextlib
 import gc
 import math
 import os
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -50,13 +52,27 @@ def resolve_device(setting: str, path: str = "memory.device") -> torch.device:
     return device
 
 
+def has_nvidia_gpu() -> bool:
+    """Whether the machine has such a GPU, or its driver's tool, whatever torch finds."""
+    vendors = Path("/sys/bus/pci/devices").glob("*/vendor")
+    return shutil.which("nvidia-smi") is not None or any(
+        each.read_text(encoding="ascii").strip() == "0x10de" for each in vendors
+    )
+
+
 def unused_gpu(setting: str) -> str:
-    """Why ``auto`` takes the CPU with a torch for NVIDIA GPUs, in words; empty if it does not."""
+    """Why ``auto`` takes the CPU though the machine has an NVIDIA GPU and torch is built for it.
+
+    Returns:
+        The reason in words; empty where none is unused.
+    """
     if setting != "auto" or torch.version.cuda is None or _best_device().type != "cpu":
         return ""
     shown = os.environ.get("CUDA_VISIBLE_DEVICES")
     if shown is not None and shown.strip() in {"", "-1"}:
         reason, remedy = f"CUDA_VISIBLE_DEVICES is {shown!r}", "Unset CUDA_VISIBLE_DEVICES"
+    elif not has_nvidia_gpu():
+        return ""
     else:
         reason, remedy = "no device answers", "Update the GPU's driver"
         try:

@@ -34,7 +34,7 @@ def describe(device: str) -> dict[str, Any]:
         device: ``cuda`` or ``cpu``.
     """
     if device == "cuda" and not torch.cuda.is_available():
-        found = unused_gpu("auto") or f"torch {torch.__version__} is built for no CUDA"
+        found = unused_gpu("auto") or f"torch {torch.__version__} finds no CUDA device"
         return {"refused": f"{found} ({_driver()})"}
     missing = missing_requirements()
     if missing:

@@ -149,7 +149,7 @@ def _train(
     # What can be refused without loading anything is refused first.
     first_observer = observer if processes.index == 0 else SilentObserver()
     require_possible(config, family, processes)
-    if note := unused_gpu(config.memory.device):
+    if config.base.path != "embedded" and (note := unused_gpu(config.memory.device)):
         first_observer.notify(Warned(note))
     precision = resolve_precision(config.training.precision, processes.device)
     start = find_start(config, family, precision, processes)

@@ -1,6 +1,7 @@
 import pytest
 import torch
 
+from trainer_core import device
 from trainer_core.device import resolve_device, resolve_precision, unused_gpu
 from trainer_core.errors import ConfigError
 
@@ -23,7 +24,7 @@ def test_a_device_that_is_unknown_or_not_there_is_refused_by_its_setting(setting
 
 
 @pytest.mark.parametrize(
-    ("setting", "device", "expected"),
+    ("setting", "kind", "expected"),
     [
         ("fp32", "cpu", "fp32"),
         ("bf16", "cpu", "bf16"),
@@ -33,8 +34,8 @@ def test_a_device_that_is_unknown_or_not_there_is_refused_by_its_setting(setting
         ("fp32", "cuda", "fp32"),
     ],
 )
-def test_precision_is_what_was_asked_or_what_the_device_does_best(setting, device, expected):
-    assert resolve_precision(setting, torch.device(device)) == expected
+def test_precision_is_what_was_asked_or_what_the_device_does_best(setting, kind, expected):
+    assert resolve_precision(setting, torch.device(kind)) == expected
 
 
 @pytest.mark.skipif(HAS_CUDA, reason="it finds a GPU")
@@ -42,6 +43,7 @@ def test_precision_is_what_was_asked_or_what_the_device_does_best(setting, devic
 def test_a_torch_for_gpus_says_why_it_takes_the_cpu(monkeypatch, shown):
     assert unused_gpu("auto") == ""
     monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(device, "has_nvidia_gpu", lambda: shown is None)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if shown is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", shown)

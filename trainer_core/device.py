@@ -373,9 +373,7 @@ def product_speed(device: torch.device, dtype: torch.dtype, room: float = math.i
         room: Bytes of the device, here and below.
     """
     edge = _halved(512 if device.type == "cpu" else 4096, lambda edge: 16 * edge**2 <= room)
-    # Numbers that are alike may let a GPU run faster than those of a step.
-    generator = torch.Generator(device).manual_seed(0)
-    matrix = torch.randn(edge, edge, dtype=dtype, device=device, generator=generator)
+    matrix = _numbers((edge, edge), dtype, device)
     return 2 * edge**3 / _seconds(lambda: matrix @ matrix, device)
 
 
@@ -385,9 +383,15 @@ def attention_speed(device: torch.device, dtype: torch.dtype, room: float = math
     # An attention that keeps all its products takes most.
     tokens = _halved(tokens, lambda tokens: 8 * heads * tokens**2 <= room)
     with borrowed_attention():
-        query = torch.ones(1, heads, tokens, width, dtype=dtype, device=device)
+        query = _numbers((1, heads, tokens, width), dtype, device)
         attention = partial(nn.functional.scaled_dot_product_attention, query, query, query)
         return 4 * heads * tokens**2 * width / _seconds(attention, device)
+
+
+def _numbers(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Numbers like those of a step: a GPU may run faster on numbers that are alike."""
+    generator = torch.Generator(device).manual_seed(0)
+    return torch.randn(shape, dtype=dtype, device=device, generator=generator)
 
 
 def moving_speed(device: torch.device, room: float = math.inf) -> float:

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from trainer_core.errors import InputError
-from trainer_core.filesystem.storage import atomic_write
+from trainer_core.errors import InputError, StorageError
+from trainer_core.filesystem import storage, temporary
+from trainer_core.filesystem.storage import atomic_write, require_folder, storage_error, unlink
 from trainer_core.filesystem.temporary import PREFIX
 
 
@@ -50,3 +51,30 @@ def test_a_file_gets_another_in_its_place_and_is_not_written_into(tmp_path):
     same.hardlink_to(path)
     atomic_write(path, lambda target: target.write_bytes(b"new"))
     assert (path.read_bytes(), same.read_bytes()) == (b"new", b"old")
+
+
+def refuse(path, *_, **__):
+    raise PermissionError(13, "somebody has it open", str(path))
+
+
+def test_a_folder_is_tried_where_the_system_does_not_say_who_may_write(tmp_path, monkeypatch):
+    monkeypatch.setattr(storage, "_ACCESS_TELLS", False)
+    require_folder(tmp_path / "new")
+    assert not list(tmp_path.iterdir())
+    monkeypatch.setattr(Path, "touch", refuse)
+    with pytest.raises(StorageError, match="takes no files"):
+        require_folder(tmp_path / "new")
+
+
+def test_a_file_that_is_open_for_a_moment_is_waited_for(tmp_path, monkeypatch):
+    """Windows refuses what a virus scanner looks at."""
+    tries = iter([refuse, Path.rmdir])
+    monkeypatch.setattr(temporary, "_PAUSES", (0.0,))
+    monkeypatch.setattr(Path, "unlink", lambda path, **_: next(tries)(path))
+    unlink(tmp_path)
+    assert not tmp_path.exists()
+
+
+def test_a_path_that_windows_takes_for_too_long_is_told_by_its_length(tmp_path):
+    error = FileNotFoundError(2, "No such file", f"{tmp_path}/{'x' * 240}")
+    assert "LongPathsEnabled" in storage_error(tmp_path / "x", error).remedy

@@ -58,12 +58,15 @@ def refuse(path, *_, **__):
 
 
 def test_a_folder_is_tried_where_the_system_does_not_say_who_may_write(tmp_path, monkeypatch):
+    """The root of a drive of Windows takes folders, and no files."""
     monkeypatch.setattr(storage, "_ACCESS_TELLS", False)
-    require_folder(tmp_path / "new")
-    assert not list(tmp_path.iterdir())
-    monkeypatch.setattr(Path, "touch", refuse)
-    with pytest.raises(StorageError, match="takes no files"):
-        require_folder(tmp_path / "new")
+    for folder, tried in ((tmp_path, "touch"), (tmp_path / "new", "mkdir")):
+        require_folder(folder)
+        assert not list(tmp_path.iterdir())
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, tried, refuse)
+            with pytest.raises(StorageError, match="takes no files"):
+                require_folder(folder)
 
 
 def test_a_file_that_is_open_for_a_moment_is_waited_for(tmp_path, monkeypatch):

@@ -256,19 +256,24 @@ def require_folder(path: Path) -> None:
         effective = hasattr(os, "geteuid") and os.geteuid() != os.getuid()
         allowed = os.access(there, os.W_OK | os.X_OK, effective_ids=effective)
         if not (allowed and _ACCESS_TELLS):
-            _try_file(there)
+            _try_entry(there, folder=there != place)
     except OSError as error:
         raise storage_error(path, error) from error
 
 
-def _try_file(folder: Path) -> None:
-    """Make a file and remove it: network drives say that they take none, and do."""
-    probe = folder / f".adapter-trainer-{os.getpid()}"
+def _try_entry(place: Path, *, folder: bool) -> None:
+    """Make a file or a folder and remove it: network drives say that they take none, and do."""
+    probe = place / f".adapter-trainer-{os.getpid()}"
     try:
-        probe.touch()
-        probe.unlink()
+        # The root of a drive of Windows takes folders of everybody, and no files.
+        if folder:
+            probe.mkdir()
+            probe.rmdir()
+        else:
+            probe.touch()
+            probe.unlink()
     except PermissionError as error:
-        raise PermissionError(errno.EACCES, f"{folder} takes no files") from error
+        raise PermissionError(errno.EACCES, f"{place} takes no files") from error
 
 
 _TAKEOVER = ".takeover"

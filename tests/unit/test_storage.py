@@ -1,5 +1,6 @@
 """Files that are whole or absent, under names that are free or to be replaced."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from trainer_core.errors import InputError, StorageError
 from trainer_core.filesystem import storage, temporary
 from trainer_core.filesystem.storage import atomic_write, require_folder, storage_error, unlink
 from trainer_core.filesystem.temporary import PREFIX
+from trainer_core.filesystem.text_files import read_text
 
 
 def test_a_file_that_is_not_whole_has_an_ending_that_no_program_lists(tmp_path):
@@ -71,11 +73,15 @@ def test_a_folder_is_tried_where_the_system_does_not_say_who_may_write(tmp_path,
 
 def test_a_file_that_is_open_for_a_moment_is_waited_for(tmp_path, monkeypatch):
     """Windows refuses what a virus scanner looks at."""
-    tries = iter([refuse, Path.rmdir])
+    path = tmp_path / "a"
+    path.write_text("a")
     monkeypatch.setattr(temporary, "_PAUSES", (0.0,))
-    monkeypatch.setattr(Path, "unlink", lambda path, **_: next(tries)(path))
-    unlink(tmp_path)
-    assert not tmp_path.exists()
+    acts = {"open": lambda: read_text(path, InputError), "unlink": lambda: unlink(path)}
+    for name, act in {"replace": lambda: storage.write_text(path, "b"), **acts}.items():
+        tries = iter([refuse, getattr(os, name)])
+        monkeypatch.setattr(os, name, lambda *a, tries=tries, **k: next(tries)(*a, **k))
+        act()
+    assert not path.exists()
 
 
 def test_a_path_that_windows_takes_for_too_long_is_told_by_its_length(tmp_path):

@@ -203,7 +203,7 @@ def flush_folder(folder: Path) -> None:
 
 
 def _sync(path: Path, flags: int) -> None:
-    descriptor = os.open(path, flags)
+    descriptor = patiently(lambda: os.open(path, flags))
     try:
         os.fsync(descriptor)
     finally:

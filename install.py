@@ -17,6 +17,7 @@ import argparse
 import importlib.machinery
 import importlib.metadata
 import importlib.util
+import io
 import re
 import shutil
 import subprocess
@@ -73,6 +74,10 @@ def main(words: Sequence[str] | None = None) -> int:
         0 when everything that training needs is there, 1 when not, with the reason. Words that are
         not understood end the program with 2.
     """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # A path or an installer's line may have letters that the code page lacks.
+            stream.reconfigure(errors="backslashreplace")
     asked = arguments(words)
     facts = load_requirements()
     before = installed_versions(facts)
@@ -323,7 +328,7 @@ def host_problem(installed: Mapping[str, str], facts: ModuleType) -> tuple[str, 
             f"{sys.executable} has no {', '.join(absent)}",
             "the Python that runs ComfyUI, with ComfyUI's own requirements installed",
             "Run this file with ComfyUI's Python. For training on the command line alone: "
-            "pip install '.[train]' in this folder.",
+            'pip install ".[train]" in this folder.',
         )
     needs = [need for need in facts.all_requirements(PACK) if need.name in facts.HOST_OWNED]
     old = [need for need in needs if not satisfied(need, installed, facts)]

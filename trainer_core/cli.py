@@ -91,7 +91,7 @@ def _work(verb: str, arguments: Arguments) -> int:
         raise InputError(
             f"the Python package {error.name} is not installed",
             "what the extra 'train' installs",
-            "Run: pip install 'adapter-trainer[train]' (from a checkout: pip install '.[train]').",
+            'Run: pip install "adapter-trainer[train]" (from a checkout: pip install ".[train]").',
         ) from error
 
 

@@ -172,7 +172,7 @@ def remedy(missing: list[MissingLibrary]) -> str:
     """Say what to do about missing libraries, for the pack in ComfyUI and for the library alone."""
     script = _PACK / "install.py"
     if _pyproject(_PACK) is None or not script.is_file():
-        return f"Install them: pip install '{_DISTRIBUTION}[train]'"
+        return f'Install them: pip install "{_DISTRIBUTION}[train]"'
     hosts = [library.name for library in missing if library.name in HOST_OWNED]
     update = ""
     if hosts:

@@ -20,8 +20,11 @@ def file_manager() -> str | None:
 def show_folder(program: str, folder: Path) -> None:
     """Start the program, and do not wait for it; `OSError` where it cannot be started."""
     nothing = subprocess.DEVNULL
+    place = str(folder.absolute())
+    # Windows' own would take a comma for the end of a path that is not in quotes.
+    command = f'"{program}" "{place}"' if os.name == "nt" else [program, place]
     subprocess.Popen(
-        [program, str(folder.absolute())],
+        command,
         stdin=nothing,
         stdout=nothing,
         stderr=nothing,

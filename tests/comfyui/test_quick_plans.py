@@ -41,6 +41,10 @@ ASKED = {
     "SD1.5": answers("style", "thorough", model="sd15"),
     "a flow model": answers("person", model="lumina2"),
     "no loader": {**answers("person"), "loader": "SomeLoader/"},
+    "a loader on Windows": {
+        **answers("person"),
+        "loader": "UNETLoader/xl\\a.safetensors",
+    },
     "clips": {**answers("object", model="wan21"), "folder": "input/clips"},
     "motion": {**answers("motion", model="wan21"), "folder": "input/clips"},
     "motion of images": answers("motion", model="wan21"),
@@ -163,6 +167,7 @@ def test_a_training_adapter_is_part_of_the_base_while_it_trains(planned):
         ("no such folder", "folder: '../../etc'", "Choose a name from the list"),
         ("motion of images", "the goal motion, and no clip", "one of the goals person, style"),
         ("clips of images", "holds clips and no images: a.mp4, b.mp4", "a model of videos"),
+        ("a loader on Windows", "there is no diffusion_models/xl/a.safetensors", "list"),
         ("no loader", "a node that is not known here (SomeLoader)", "Press Run"),
         ("training adapter of a model", "turbo.safetensors, and a MODEL", "Disconnect model"),
         ("absent adapter", "absent.safetensors", ""),

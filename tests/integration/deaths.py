@@ -23,7 +23,7 @@ from trainer_core.training import train
 
 CHANGES = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "os.link", "os.symlink"}
 SEED = 20261126
-_NUMBERS = re.compile(r"(?<=\.writing-)[0-9a-f]+-\d+-\d+-[0-9a-f]+-")
+_NUMBERS = re.compile(r"(?<=\.writing-)[0-9a-f]+(-\d+-\d+-[0-9a-f]+-)?")
 """Of a process and a moment, in names of files."""
 
 

@@ -1,6 +1,8 @@
 """What a real run measures of itself: it changes nothing, and a resumed run has all of it."""
 
+import dataclasses
 import json
+import os
 
 import pytest
 from runs import metrics, run_config
@@ -50,7 +52,7 @@ def test_lines_tell_the_bands_the_adapters_size_and_where_time_goes(measured):
     assert all(0 < sizes[2][block] < sizes[6][block] for block in blocks)
 
 
-def test_the_noise_levels_of_a_run_are_in_its_record_and_its_last_words(measured):
+def test_the_noise_levels_of_a_run_are_in_its_record_and_its_last_words(measured, monkeypatch):
     record = json.loads((measured.folder / "run.json").read_text())
     assert record[LEVELS] == list(measured.levels)
     assert sum(measured.levels) == STEPS * 4
@@ -59,6 +61,10 @@ def test_the_noise_levels_of_a_run_are_in_its_record_and_its_last_words(measured
     assert adapter == f"Adapter: {measured.adapters[0]}"
     assert then.split()[1:4] == ["adapter-trainer", "sample", str(measured.folder / "run.yaml")]
     assert (measured.folder / "run.yaml").is_file()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "name", "nt")
+        named = dataclasses.replace(measured, adapters=(r"D:\my runs\a.safetensors",))
+        assert r'"adapter=D:\my runs\a.safetensors"' in result_text(named)
 
 
 def test_nothing_of_it_changes_what_is_learned(measured, tmp_path, cache):

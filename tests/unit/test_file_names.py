@@ -1,6 +1,7 @@
 """Names in any script are taken; what leads elsewhere, hides or is not a name somewhere is not."""
 
 import unicodedata
+from pathlib import PurePosixPath, PureWindowsPath
 
 import pytest
 from hypothesis import given
@@ -8,7 +9,7 @@ from hypothesis import strategies as st
 
 from trainer_core.config.read_run_file import load_config
 from trainer_core.errors import ConfigError
-from trainer_core.filesystem.file_names import LONGEST_NAME, name_mistake
+from trainer_core.filesystem.file_names import LONGEST_NAME, leads_out, name_mistake
 
 TAKEN = [
     *("my_adapter", "a", "v1.2 final", "A (2)", "100% wool", "été", "Müller's", "кошка", "猫の絵"),
@@ -91,3 +92,10 @@ def test_whatever_is_taken_is_one_visible_name(name):
     assert unicodedata.is_normalized("NFC", name)
     assert name == name.strip(" ")
     assert name.encode()
+
+
+def test_a_path_below_a_folder_leads_out_of_it_as_its_system_reads_it():
+    for out in ("C:a.csv", r"\a.csv", r"\\host\share\a.csv", r"..\a.csv", "/a.csv", "../a.csv"):
+        assert leads_out(PureWindowsPath(out))
+        assert leads_out(PurePosixPath(out)) == ("/" in out)
+    assert not leads_out(PureWindowsPath("b/a.csv"))

@@ -6,24 +6,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from fixtures.tables import table
 
 import install
 from trainer_core import requirements as facts
 
 ROOT = Path(install.__file__).resolve().parent
-HOST = {
-    "torch": "2.8.0+cu128",
-    "torchvision": "0.23.0+cu128",
-    "transformers": "4.57.6",
-    "tokenizers": "0.22.2",
-    "huggingface-hub": "0.36.2",
-    "numpy": "2.2.6",
-    "pydantic": "2.11.0",
-    "pyyaml": "6.0.2",
-    "pillow": "11.0.0",
-    "safetensors": "0.6.0",
-    "psutil": "7.0.0",
-}
+HOST = table(__file__, "versions of a host")
 OURS = {"diffusers": "0.39.0", "peft": "0.21.2", "accelerate": "1.15.0"}
 
 
@@ -117,6 +106,14 @@ def test_a_python_that_has_nothing_is_refused_before_anything_is_installed():
     assert done.returncode == 1
     assert "has no torch, transformers, numpy" in done.stderr
     assert done.stdout == ""
+
+
+def test_letters_that_the_code_page_lacks_end_no_installation():
+    code = r"install.load_requirements = lambda: sys.exit(install.say('\u0141')); install.main([])"
+    env = {**os.environ, "PYTHONIOENCODING": "cp1252:strict"}
+    command = [sys.executable, "-c", f"import install, sys; {code}"]
+    told = subprocess.check_output(command, cwd=ROOT, env=env)
+    assert told == b"Adapter Trainer: \\u0141\n"
 
 
 def test_constraints_reach_the_installer_whole(tmp_path):

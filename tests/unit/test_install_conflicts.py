@@ -11,23 +11,12 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from fixtures.tables import table
 
 import install
 
 ROOT = Path(install.__file__).resolve().parent
-HOST = {
-    "torch": ("2.8.0", []),
-    "transformers": ("4.57.6", ["huggingface-hub<1.0,>=0.34", "tokenizers<0.23", "fsspec>=2023.5"]),
-    "tokenizers": ("0.22.2", []),
-    "huggingface-hub": ("0.36.2", ["fsspec>=2023.5"]),
-    "fsspec": ("2024.1", []),
-    "numpy": ("2.2.6", []),
-    "pydantic": ("2.11.0", []),
-    "pyyaml": ("6.0.2", []),
-    "pillow": ("11.0.0", []),
-    "safetensors": ("0.6.0", []),
-    "packaging": ("25.0", []),
-}
+HOST = table(__file__, "needs of a host")
 OURS = [
     ("diffusers", "0.42.1", ["huggingface-hub>=1.2", "importlib-metadata"]),
     ("diffusers", "0.39.0", ["huggingface-hub>=0.34", "importlib-metadata"]),

@@ -158,6 +158,19 @@ def test_the_lock_of_another_machine_is_never_taken(tmp_path):
     assert lock_holder(path).host == "elsewhere"
 
 
+def test_a_lock_that_cannot_be_read_is_not_taken(tmp_path, monkeypatch):
+    """Windows shows nobody a file that a virus scanner holds."""
+
+    def refuse(*_):
+        raise PermissionError(13, "somebody has it open")
+
+    path = tmp_path / "lock.json"
+    path.touch()
+    os.utime(path, (1.0, 1.0))
+    monkeypatch.setattr(Path, "open", refuse)
+    assert lock_holder(path) is not None
+
+
 def test_a_name_that_is_taken_is_told_also_without_links(tmp_path):
     (tmp_path / "out").write_bytes(b"theirs")
     (tmp_path / "mine").write_bytes(b"mine")

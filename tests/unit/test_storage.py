@@ -1,12 +1,15 @@
 """Files that are whole or absent, under names that are free or to be replaced."""
 
+import os
 from pathlib import Path
 
 import pytest
 
-from trainer_core.errors import InputError
-from trainer_core.filesystem.storage import atomic_write
+from trainer_core.errors import InputError, StorageError
+from trainer_core.filesystem import storage, temporary
+from trainer_core.filesystem.storage import atomic_write, require_folder, storage_error, unlink
 from trainer_core.filesystem.temporary import PREFIX
+from trainer_core.filesystem.text_files import read_text
 
 
 def test_a_file_that_is_not_whole_has_an_ending_that_no_program_lists(tmp_path):
@@ -50,3 +53,37 @@ def test_a_file_gets_another_in_its_place_and_is_not_written_into(tmp_path):
     same.hardlink_to(path)
     atomic_write(path, lambda target: target.write_bytes(b"new"))
     assert (path.read_bytes(), same.read_bytes()) == (b"new", b"old")
+
+
+def refuse(path, *_, **__):
+    raise PermissionError(13, "somebody has it open", str(path))
+
+
+def test_a_folder_is_tried_where_the_system_does_not_say_who_may_write(tmp_path, monkeypatch):
+    """The root of a drive of Windows takes folders, and no files."""
+    monkeypatch.setattr(storage, "_ACCESS_TELLS", False)
+    for folder, tried in ((tmp_path, "touch"), (tmp_path / "new", "mkdir")):
+        require_folder(folder)
+        assert not list(tmp_path.iterdir())
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, tried, refuse)
+            with pytest.raises(StorageError, match="takes no files"):
+                require_folder(folder)
+
+
+def test_a_file_that_is_open_for_a_moment_is_waited_for(tmp_path, monkeypatch):
+    """Windows refuses what a virus scanner looks at."""
+    path = tmp_path / "a"
+    path.write_text("a")
+    monkeypatch.setattr(temporary, "_PAUSES", (0.0,))
+    acts = {"open": lambda: read_text(path, InputError), "unlink": lambda: unlink(path)}
+    for name, act in {"replace": lambda: storage.write_text(path, "b"), **acts}.items():
+        tries = iter([refuse, getattr(os, name)])
+        monkeypatch.setattr(os, name, lambda *a, tries=tries, **k: next(tries)(*a, **k))
+        act()
+    assert not path.exists()
+
+
+def test_a_path_that_windows_takes_for_too_long_is_told_by_its_length(tmp_path):
+    error = FileNotFoundError(2, "No such file", f"{tmp_path}/{'x' * 240}")
+    assert "LongPathsEnabled" in storage_error(tmp_path / "x", error).remedy

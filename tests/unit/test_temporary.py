@@ -56,6 +56,14 @@ def test_what_a_living_process_writes_is_not_touched(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_a_checkpoint_that_is_being_written_has_no_long_path(tmp_path):
+    """Windows takes 259 characters, of which the folders of a run and its host have many."""
+    with temporary_beside(tmp_path / "checkpoints/000500") as folder:
+        for name in ("samples", "training_state.safetensors"):
+            with temporary_beside(folder / name) as path:
+                assert len(str(path)) - len(str(tmp_path)) < 110
+
+
 def test_a_process_that_has_the_number_again_owns_nothing(tmp_path):
     """The number alone would keep the file for as long as that process runs."""
     with temporary_beside(tmp_path / "x") as path:

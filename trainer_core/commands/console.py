@@ -27,6 +27,7 @@ from ..config.yaml_dialect import format_yaml
 from ..diffusion.noise_bands import histogram_text
 from ..errors import TrainerError
 from ..printable import LONGEST, MOST, grouped, printable, shortened, single_line
+from ..requirements import shell_word
 from ..types import RunResult, RunSummary, StepResult
 
 MOST_ENTRIES = 400
@@ -42,6 +43,9 @@ def prepare_streams() -> None:
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
             reconfigure(errors="backslashreplace")
+    if os.name == "nt" and sys.stdout.isatty():
+        # Any command lets a console of Windows take escape sequences, which progress has.
+        os.system("")
 
 
 class _PrintableFormatter(logging.Formatter):
@@ -214,7 +218,9 @@ def result_text(result: RunResult) -> str:
         lines.append(f"{'Next:':<9}the same command with resume=latest")
     elif result.adapters:
         words = (str(result.folder / "run.yaml"), f"adapter={result.adapters[0]}", "prompt=TEXT")
-        lines.append(f"{'Next:':<9}adapter-trainer sample {shlex.join(words)}")
+        # Shells of Windows know no single quotes.
+        line = " ".join(map(shell_word, words)) if os.name == "nt" else shlex.join(words)
+        lines.append(f"{'Next:':<9}adapter-trainer sample {line}")
     return "\n".join(lines)
 
 

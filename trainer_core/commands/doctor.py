@@ -277,9 +277,9 @@ def missing_packages(versions: dict[str, str | None]) -> list[str]:
         found = versions.get(name)
         if name in NEEDED and not (found and meets(found, minimum)):
             library = MissingLibrary(name, minimum, found)
-            lines.append(f"{library}; {TRAINING_NEEDS}: pip install 'adapter-trainer[train]'")
+            lines.append(f'{library}; {TRAINING_NEEDS}: pip install "adapter-trainer[train]"')
     lines += [
-        f"{name} adds {use}: pip install 'adapter-trainer[{name}]'"
+        f'{name} adds {use}: pip install "adapter-trainer[{name}]"'
         for name, use in OPTIONAL.items()
         if not versions[name]
     ]

@@ -221,7 +221,7 @@ def _av() -> Any:
         raise DatasetError(
             "clips in the dataset, and PyAV is not installed",
             "PyAV, which reads them; ComfyUI requires it",
-            "Install it: pip install 'adapter-trainer[video]'.",
+            'Install it: pip install "adapter-trainer[video]".',
         ) from error
     return av
 

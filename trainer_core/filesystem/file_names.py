@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import unicodedata
+from pathlib import PurePath
 
 LONGEST_NAME = 120
 """Bytes in UTF-8 of a new name: endings, numbers and temporary names still fit behind it."""
@@ -34,6 +35,15 @@ FOREIGN_EXTENSIONS = frozenset({".gif", ".tif", ".tiff", ".jxl", ".jp2", ".tga",
 """Extensions of images that are not read; leaving them out in silence would surprise."""
 
 _OF_WINDOWS = re.compile(r"[A-Za-z]:[\\/]|\\\\")
+
+
+def leads_out(path: PurePath) -> bool:
+    r"""Whether a path may lead out of the folder that it is put behind.
+
+    On Windows one with a drive (``C:a``) or in front of all folders (``\a``) does, and is no
+    absolute one.
+    """
+    return bool(path.anchor) or ".." in path.parts
 
 
 def leads_to_windows(path: str) -> bool:

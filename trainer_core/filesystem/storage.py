@@ -23,12 +23,13 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import RESUME, InputError, StorageError
-from .temporary import Owner, new_owner, temporary_beside
+from .temporary import Owner, new_owner, patiently, temporary_beside
 from .text_files import parse_json, require_regular
 
 _SHOWN = 200  # characters of a bad path in a message
-# Windows refuses to move what somebody has open, be it a virus scanner that looks at a new file.
-_PAUSES = (0.05, 0.1, 0.2, 0.5, 1.0) if os.name == "nt" else ()
+_ACCESS_TELLS = os.name != "nt"
+"""Whether the system says who may write to a folder: Windows says that anybody may."""
+_SHORT_PATH = 248  # characters that Windows takes of a folder's path, of a file's 259
 
 
 def given_path(text: str, what: str = "the path of a file or folder") -> Path:
@@ -156,7 +157,7 @@ def move(path: Path, target: Path, *, replace: bool = False) -> None:
         OSError: When it cannot be renamed.
     """
     rename = path.replace if replace else path.rename
-    _patiently(lambda: rename(target))
+    patiently(lambda: rename(target))
 
 
 def unlink(path: Path) -> None:
@@ -165,7 +166,7 @@ def unlink(path: Path) -> None:
     Raises:
         OSError: When it cannot be removed.
     """
-    _patiently(lambda: path.unlink(missing_ok=True))
+    patiently(lambda: path.unlink(missing_ok=True))
 
 
 def same_content(path: Path, other: Path) -> bool:
@@ -175,17 +176,6 @@ def same_content(path: Path, other: Path) -> bool:
         return filecmp.cmp(path, other, shallow=False)
     except OSError:
         return False
-
-
-def _patiently(action: Callable[[], object]) -> None:
-    for pause in _PAUSES:
-        try:
-            action()
-        except PermissionError:
-            time.sleep(pause)
-        else:
-            return
-    action()
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -213,7 +203,7 @@ def flush_folder(folder: Path) -> None:
 
 
 def _sync(path: Path, flags: int) -> None:
-    descriptor = os.open(path, flags)
+    descriptor = patiently(lambda: os.open(path, flags))
     try:
         os.fsync(descriptor)
     finally:
@@ -232,6 +222,15 @@ def storage_error(path: Path, error: OSError) -> StorageError:
             "another name."
         )
         return StorageError(f"{path} cannot be written ({error.strerror})", "write access", remedy)
+    named = error.filename if isinstance(error.filename, str) else path
+    length = len(str(Path(named).absolute()))
+    if error.errno == errno.ENOENT and length >= _SHORT_PATH:
+        return StorageError(
+            f"{path} cannot be written: {error.strerror}, at a path of {length} characters",
+            "paths that the system takes",
+            f"On Windows: shorten the run's name or the folders above it, or allow paths of more "
+            f"than {_SHORT_PATH} characters (LongPathsEnabled) and start Windows again.",
+        )
     return StorageError(
         f"{path} cannot be written ({error})",
         "a folder that takes files",
@@ -255,26 +254,34 @@ def require_folder(path: Path) -> None:
             raise NotADirectoryError(f"{there} is not a folder")
         # Asked only where it differs: some containers refuse the question.
         effective = hasattr(os, "geteuid") and os.geteuid() != os.getuid()
-        if not os.access(there, os.W_OK | os.X_OK, effective_ids=effective):
-            _try_file(there)
+        allowed = os.access(there, os.W_OK | os.X_OK, effective_ids=effective)
+        if not (allowed and _ACCESS_TELLS):
+            _try_entry(there, folder=there != place)
     except OSError as error:
         raise storage_error(path, error) from error
 
 
-def _try_file(folder: Path) -> None:
-    """Make a file and remove it: network drives say that they take none, and do."""
-    probe = folder / f".adapter-trainer-{os.getpid()}"
+def _try_entry(place: Path, *, folder: bool) -> None:
+    """Make a file or a folder and remove it: network drives say that they take none, and do."""
+    probe = place / f".adapter-trainer-{os.getpid()}"
     try:
-        probe.touch()
-        probe.unlink()
+        # The root of a drive of Windows takes folders of everybody, and no files.
+        if folder:
+            probe.mkdir()
+            probe.rmdir()
+        else:
+            probe.touch()
+            probe.unlink()
     except PermissionError as error:
-        raise PermissionError(errno.EACCES, f"{folder} takes no files") from error
+        raise PermissionError(errno.EACCES, f"{place} takes no files") from error
 
 
 _TAKEOVER = ".takeover"
 _PAUSE_SECONDS = 0.005
 _PATIENCE_SECONDS = 10.0
 _LARGEST = 1 << 16
+_UNREADABLE = b"\0unreadable"
+"""What is known of a lock that the system does not show: its owner may live."""
 
 
 @dataclass(eq=False, slots=True)
@@ -374,6 +381,8 @@ def _binds(path: Path, content: bytes) -> bool:
     owner = parse_owner(content)
     if owner is not None:
         return owner.is_alive()
+    if content == _UNREADABLE:
+        return True
     # On a disk without links the name is there a moment before the content is.
     try:
         return abs(time.time() - path.stat().st_mtime) < _PATIENCE_SECONDS
@@ -385,10 +394,12 @@ def _content(path: Path) -> bytes | None:
     """What a lock's file holds; None without a file."""
     try:
         require_regular(path)
-        with path.open("rb") as file:
+        with patiently(lambda: path.open("rb")) as file:
             return file.read(_LARGEST)
     except FileNotFoundError:
         return None
+    except PermissionError:
+        return _UNREADABLE
     except (OSError, ValueError):
         return b""
 

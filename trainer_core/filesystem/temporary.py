@@ -19,23 +19,30 @@ import shutil
 import socket
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
+
+Result = TypeVar("Result")
 
 PREFIX = ".writing-"
 SUFFIX = ".part"
 """Ending of what is not whole, so that no program lists what a crash leaves by its own."""
 
+# Windows refuses to move what somebody has open, be it a virus scanner that looks at a new file.
+_PAUSES = (0.05, 0.1, 0.2, 0.5, 1.0) if os.name == "nt" else ()
 _ASIDE = ".replaced-"
 _OWNED = re.compile(
     r"(?P<kind>\.writing-|\.replaced-)(?P<host>[0-9a-f]{8})-(?P<pid>\d{1,10})-(?P<started>\d{1,12})"
-    r"-(?P<token>[0-9a-f]{32})-(?P<name>.*)",
+    r"-(?P<token>[0-9a-f]{16,32})-(?P<name>.*)",
     re.DOTALL,
 )
 _QUIET_SECONDS = 3600.0
 _ELSEWHERE_AGE = 7 * 86400.0
-_NAME_BYTES = 100  # of the target's name; a file system takes 255
+# Paths of Windows end at 260 characters unless its user has allowed longer ones.
+_TOKEN_DIGITS = 16
+_NAME_BYTES = 24  # of the target's name
 _NAMED = 5
 
 
@@ -71,7 +78,7 @@ def set_aside(target: Path) -> Iterator[Path]:
             if os.path.lexists(target):
                 remove(path)
             elif os.path.lexists(path):
-                path.rename(target)
+                patiently(lambda: path.rename(target))
 
 
 @contextlib.contextmanager
@@ -82,6 +89,9 @@ def _owned(kind: str, target: Path, ending: str) -> Iterator[Path]:
     if kind != _ASIDE:
         name = os.fsencode(name)[:_NAME_BYTES].decode("utf-8", "ignore")
     name = f"{kind}{machine_mark(owner.host)}-{owner.pid}-{started}-{owner.token}-{name}{ending}"
+    if kind != _ASIDE and any(each.startswith(PREFIX) for each in target.parent.parts):
+        # The folder around it names the owner, and goes with all that is in it.
+        name = f"{kind}{owner.token}{ending}"
     try:
         yield target.parent / name
     finally:
@@ -95,7 +105,21 @@ def remove(path: Path) -> None:
             shutil.rmtree(path, ignore_errors=True)
         return
     with contextlib.suppress(OSError):
-        path.unlink(missing_ok=True)
+        patiently(lambda: path.unlink(missing_ok=True))
+
+
+def patiently(action: Callable[[], Result]) -> Result:
+    """Open, rename or remove something; on Windows wait a little for who has it open.
+
+    Raises:
+        OSError: When it cannot be done.
+    """
+    for pause in _PAUSES:
+        try:
+            return action()
+        except PermissionError:
+            time.sleep(pause)
+    return action()
 
 
 def remove_leftovers(*folders: Path) -> list[str]:
@@ -249,7 +273,7 @@ class Owner:
 
 def new_owner() -> Owner:
     """This process as the owner of something new, which it holds until `Owner.drop`."""
-    token = uuid.uuid4().hex
+    token = uuid.uuid4().hex[-_TOKEN_DIGITS:]
     _held.add(token)
     pid = os.getpid()
     return Owner(socket.gethostname(), pid, process_started(pid), token)

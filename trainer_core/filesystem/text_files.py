@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import TrainerError
+from .temporary import patiently
 
 LARGEST_TEXT = 4 * 2**20
 """Bytes of a run file or a caption."""
@@ -180,7 +181,8 @@ def _content(path: Path | str, largest: int) -> bytes:
 
 def _read(path: Path | str, expected: int, most: int) -> bytes:
     """Read a file in as few calls of the system as there can be: datasets have many captions."""
-    file = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+    # A record may be replaced this very moment.
+    file = patiently(lambda: os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0)))
     try:
         content = os.read(file, expected)
         while len(content) not in (expected - 1, most) and (

@@ -15,6 +15,7 @@ import json
 import math
 import mmap
 import os
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -39,6 +40,14 @@ _PICKLE_SUFFIXES = {".bin", ".ckpt", ".pickle", ".pkl", ".pt", ".pth"}
 _LENGTH = 8
 _START = 1000  # bytes that are looked at to tell what else a file is
 _SHOWN = 120  # characters of a text in a message
+# As a copy only because torch warns of memory that cannot be written; nothing is.
+_MAPPED = mmap.ACCESS_COPY
+if os.name == "nt":
+    # There a copy takes a place in RAM or the paging file for all of its bytes.
+    _MAPPED = mmap.ACCESS_READ
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch warns once
+        torch.frombuffer(b" ", dtype=torch.uint8)
 _TEXT = frozenset(b"\t\n\r" + bytes(range(0x20, 0x7F)))
 # Zip archives, as torch writes them today, and pickles of the protocols 2 to 5.
 _PICKLE_STARTS = (b"PK", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
@@ -314,8 +323,7 @@ def map_tensor(path: Path, info: TensorInfo) -> Tensor:
     inside = info.start % mmap.ALLOCATIONGRANULARITY
     start = info.start - inside
     with path.open("rb") as opened:
-        # As a copy only because torch warns of memory that cannot be written; nothing is.
-        mapped = mmap.mmap(opened.fileno(), info.end - start, access=mmap.ACCESS_COPY, offset=start)
+        mapped = mmap.mmap(opened.fileno(), info.end - start, access=_MAPPED, offset=start)
     values = torch.frombuffer(mapped, dtype=torch.uint8, offset=inside)
     if inside % 8:
         values = values.clone()  # a header that is not padded would leave numbers across words

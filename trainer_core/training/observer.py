@@ -14,7 +14,7 @@ from ..types import RunResult, RunSummary, StepResult
 
 TENSORBOARD_ABSENT = (
     "TensorBoard is not installed, so only metrics.jsonl is written "
-    "(pip install 'adapter-trainer[tensorboard]')."
+    '(pip install "adapter-trainer[tensorboard]").'
 )
 
 

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from ....trainer_core.errors import DatasetError, InputError
 from ....trainer_core.filesystem.allowed_folders import AllowedFolders
+from ....trainer_core.filesystem.file_names import leads_out
 from ....trainer_core.filesystem.storage import unlink, write_json, write_text
 from ....trainer_core.printable import listed
 from ...host.folders import clear_leftovers
@@ -292,7 +293,7 @@ def _is_edit(value: Any) -> bool:
     if not isinstance(value, dict) or value.keys() - own != {"file", "before", "after"}:
         return False
     file = value["file"]
-    inside = isinstance(file, str) and ".." not in file.split("/") and not Path(file).is_absolute()
+    inside = isinstance(file, str) and not leads_out(Path(file))
     inside = inside and isinstance(value.get("image", ""), str)
     return inside and isinstance(value["after"], str) and isinstance(value["before"], str | None)
 

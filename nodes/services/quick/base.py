@@ -59,7 +59,8 @@ def quick_base(answers: Answers, model: Any) -> QuickBase:
     from ....trainer_core.bases.locate import count_numbers, detect_base, detect_variant
     from ....trainer_core.families.registry import get_family
 
-    loader, _, file = answers.loader.partition("/")
+    # ComfyUI's lists on Windows have backslashes between folders.
+    loader, _, file = answers.loader.replace("\\", "/").partition("/")
     name = answers.base
     if loader == _DIFFUSION_MODEL and _has_family(f"diffusion_models/{file}"):
         name = f"diffusion_models/{file}"

@@ -1,28 +1,14 @@
 """Round brackets of captions are trained as letters where a tokenizer reads weights."""
 
 import pytest
+from fixtures.tables import table
 
 from trainer_core.config import DatasetSection
 from trainer_core.data.captions.bracket_weights import escaped_brackets, has_weights
 from trainer_core.data.report.caption_findings import bracket_findings
 from trainer_core.types import Sample
 
-CASES = [
-    ("miku (vocaloid)", r"miku \(vocaloid\)", False),
-    ("tracer_(overwatch), 1girl", r"tracer_\(overwatch\), 1girl", False),
-    (r"miku \(vocaloid\)", r"miku \(vocaloid\)", False),
-    (r"a \(b\) (c)", r"a \(b\) \(c\)", False),
-    ("a (red:1.2) car", "a (red:1.2) car", True),
-    ("(miku (vocaloid):1.2)", r"(miku \(vocaloid\):1.2)", True),
-    ("a cat (red:2) (a: 2)", "a cat (red:2) (a: 2)", True),
-    ("a photo (16:9), at noon (12:30)", r"a photo \(16:9\), at noon \(12:30\)", False),
-    ("((masterpiece))", r"\(\(masterpiece\)\)", False),
-    ("a smile :) (b", r"a smile :\) \(b", False),
-    ("(:3) (:1.5)", r"\(:3\) \(:1.5\)", False),
-    ("(red:1.2", r"\(red:1.2", False),
-    ("a cat", "a cat", False),
-    ("", "", False),
-]
+CASES = table(__file__, "brackets of captions")
 
 
 @pytest.mark.parametrize(("caption", "written", "weighs"), CASES)

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from fixtures.tables import table
 from PIL import Image
 
 from trainer_core.config import MaskSection
@@ -100,21 +101,7 @@ def test_transparency_is_read_where_it_is_the_mask(tmp_path):
     assert opaque.getextrema() == (255, 255)
 
 
-@pytest.mark.parametrize(
-    ("mask", "image", "same"),
-    [
-        ((512, 512), (512, 512), True),
-        ((256, 192), (1024, 768), True),
-        ((333, 250), (1000, 751), True),
-        ((2000, 1502), (1000, 751), True),
-        ((512, 512), (512, 503), True),
-        ((512, 512), (512, 500), False),
-        ((8, 6), (100, 70), True),
-        ((512, 512), (512, 384), False),
-        ((768, 1024), (1024, 768), False),
-        ((100, 64), (64, 64), False),
-    ],
-)
+@pytest.mark.parametrize(("mask", "image", "same"), table(__file__, "shapes of masks"))
 def test_a_mask_of_another_shape_is_refused(tmp_path, mask, image, same):
     assert same_shape(mask, image) == same_shape(image, mask) == same
     grey(np.zeros(mask[::-1], np.uint8)).save(tmp_path / "mask.png")

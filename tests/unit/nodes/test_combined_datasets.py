@@ -1,6 +1,7 @@
 """Datasets that are joined in a graph become folders of one run file."""
 
 import pytest
+from fixtures.tables import table
 
 from trainer_core.config import dataset_folders
 from trainer_core.config.read_run_file import load_config
@@ -47,22 +48,7 @@ def test_roles_and_weights_go_with_their_folders(choice, joined):
     assert [each.settings.num_repeats for each in found] == [3, 1, 1, 1]
 
 
-@pytest.mark.parametrize(
-    ("one", "other", "words"),
-    [
-        ({"crop": "top"}, {}, ("dataset.crop is top for a and center for b",)),
-        (
-            {"mask": {"source": "alpha", "background": 0.2}, "batch_size": 4},
-            {"batch_size": None},
-            ("dataset.mask.background is 0.2 for a and 0", "dataset.batch_size is 4 for a and un"),
-        ),
-        (
-            {"flip": True, "validation": {"share": 0.1}},
-            {"validation": {"share": 0.2}},
-            ("dataset.flip is True", "dataset.validation.share is 0.1 for a and 0.2 for b"),
-        ),
-    ],
-)
+@pytest.mark.parametrize(("one", "other", "words"), table(__file__, "unlike folders"))
 def test_what_no_folder_can_have_for_itself_is_refused(
     choice, joined, combined_datasets, one, other, words
 ):

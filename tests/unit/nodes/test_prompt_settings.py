@@ -1,6 +1,7 @@
 """What of a graph decides a run: every input has its weight, and a hostile graph costs nothing."""
 
 import pytest
+from fixtures.tables import table
 
 SETTINGS = {
     "AdapterTrainerTrain": {
@@ -20,24 +21,7 @@ COURSE, DECIDES, NOTHING = "course", "decides", ""
 
 
 def graph(**changes):
-    inputs = {
-        "1": {
-            "name": "a",
-            "steps": 5,
-            "learning_rate": 1e-3,
-            "resume": True,
-            "vae": ["9", 0],
-            "seed": 0,
-            "adapter": ["2", 0],
-            "cache": ["3", 0],
-            "settings": ["5", 0],
-        },
-        "2": {"kind": "lora", "kind.rank": 4},
-        "3": {"dataset": ["4", 0], "clip": ["9", 1], "verify": False},
-        "4": {"folder": "a", "unreadable": "error", "pictures": ["9", 2]},
-        "5": {"every": 3},
-        "9": {"file": "x"},
-    }
+    inputs = table(__file__, "inputs of a graph")
     kinds = [*SETTINGS]
     kinds = dict(zip("12435", kinds, strict=True)) | {"9": "LoadImage"}
     for place, value in changes.items():

@@ -19,6 +19,7 @@ from tests.fixtures.swapped_blocks import (
     make_batch,
     swap,
 )
+from tests.fixtures.tables import table
 from trainer_core.families.registry import get_family
 from trainer_core.offload.host_weights import PageableMaster
 from trainer_core.offload.model_bytes import pack_blocks
@@ -27,18 +28,7 @@ from trainer_core.offload.transfer import Transfer
 from trainer_core.quantization.formats import FORMATS
 from trainer_core.quantization.quantized_linear import QuantizedLinear
 
-ADAPTERS = {
-    "lora": {"kind": "lora"},
-    "lora dora": {"kind": "lora", "dora": True},
-    "loha dora output": {"kind": "loha", "dora": True, "dora_axis": "output"},
-    "lokr dora": {"kind": "lokr", "factor": -1, "dora": True},
-    "oft": {"kind": "oft"},
-    "lora dora output": {"kind": "lora", "dora": True, "dora_axis": "output"},
-    "loha": {"kind": "loha"},
-    "loha dora": {"kind": "loha", "dora": True},
-    "lokr": {"kind": "lokr", "factor": -1},
-    "lokr dora output": {"kind": "lokr", "factor": -1, "dora": True, "dora_axis": "output"},
-}
+ADAPTERS = table(__file__, "adapters of swapped blocks")
 WAYS = {
     "": {},
     "accumulation": {"accumulation": 2},

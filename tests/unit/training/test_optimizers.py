@@ -296,7 +296,7 @@ def test_an_absent_package_is_one_message(name, monkeypatch):
     with pytest.raises(InputError) as error:
         require_optimizer(name)
     assert f"training.optimizer.name is {name}" in error.value.found
-    assert "pip install 'adapter-trainer[optimizers]'" in error.value.remedy
+    assert 'pip install "adapter-trainer[optimizers]"' in error.value.remedy
     with pytest.raises(InputError):
         make_optimizer(section(name), [ParameterGroup(tuple(parameters()))])
 

@@ -11,6 +11,7 @@ from fixtures.leftovers import killed_while
 from fixtures.small_disk import fill, small_disk  # noqa: F401 - a fixture
 
 from trainer_core.errors import InputError, StorageError
+from trainer_core.filesystem.temporary import remove
 from trainer_core.training.checkpoints import run_folder, trash
 from trainer_core.training.checkpoints.run_folder import create_version, open_version
 from trainer_core.training.checkpoints.trash import Trash, disk_use
@@ -79,6 +80,19 @@ def test_emptied_it_is_gone(tmp_path):
     assert not [*(tmp_path / ".trash").iterdir()]
     with pytest.raises(InputError, match="the trash has no"):
         root_trash.restore(entry["id"])
+
+
+def test_what_is_open_while_the_trash_is_emptied_is_removed_by_the_next_start(
+    tmp_path, monkeypatch
+):
+    made(tmp_path)
+    found, _ = cleaned(tmp_path, "checkpoints")
+    with monkeypatch.context() as patch:
+        patch.setattr(trash, "remove", lambda path: path.name == "checkpoints" or remove(path))
+        found.empty()
+    assert "checkpoints/000004" in "".join(files(tmp_path))
+    Trash(tmp_path).sweep()
+    assert not [*(tmp_path / ".trash").iterdir()]
 
 
 def test_a_run_that_trains_is_refused_here_and_in_another_process(tmp_path):

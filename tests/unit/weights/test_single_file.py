@@ -1,5 +1,6 @@
 """A single file in ComfyUI's naming becomes the model that it was made from, in every format."""
 
+import mmap
 import sys
 
 import pytest
@@ -22,11 +23,19 @@ from tests.fixtures.native_files import (
 from tests.fixtures.tables import table
 from trainer_core.bases.locate import detect_base
 from trainer_core.families.registry import get_family
+from trainer_core.tensors import safetensors_reader
 from trainer_core.weights.loading import empty_model, file_settings
 
+pytestmark = pytest.mark.filterwarnings("ignore:The given buffer is not writable")
 FAMILIES = ("flux", "qwen_image")
 PRECISIONS = (torch.float32, torch.bfloat16)
 PREFIXES = ("", "diffusion_model.", "model.diffusion_model.")
+
+
+@pytest.fixture(autouse=True)
+def without_copies(monkeypatch):
+    """As on Windows, where a write to a file's memory ends the process."""
+    monkeypatch.setattr(safetensors_reader, "_MAPPED", mmap.ACCESS_READ)
 
 
 def write(path, tensors, metadata=None, prefix=""):

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Self
 
 from ...filesystem.storage import acquire, lock_holder, owner_text, storage_error, unlink
-from ...filesystem.temporary import Owner, new_owner
+from ...filesystem.temporary import Owner, new_owner, patiently
 
 CLAIMS = "claims"
 _TAKEOVER = "takeover.lock"
@@ -65,7 +65,7 @@ class Claims:
         for key in keys:
             self._held.discard(key)
             with contextlib.suppress(OSError):
-                (self._folder / key).unlink(missing_ok=True)
+                unlink(self._folder / key)
 
     def _create(self, path: Path) -> bool:
         if self._owner is None:
@@ -74,7 +74,8 @@ class Claims:
         content = owner_text(self._owner).encode()
         flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY
         try:
-            descriptor = os.open(path, flags, 0o666)
+            # Windows keeps a name that is being removed as long as somebody reads the file.
+            descriptor = patiently(lambda: os.open(path, flags, 0o666))
         except FileExistsError:
             return False
         try:

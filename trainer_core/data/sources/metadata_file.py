@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import DatasetError
+from ...filesystem.file_names import leads_out
 from ...filesystem.text_files import LARGEST_LIST, parse_json, read_text
 from ...printable import listed, shortened
 from .metadata_columns import COLUMNS, find_columns
@@ -87,7 +88,7 @@ def metadata_file(root: Path, name: str | None) -> Path | None:
             )
         return found[0] if found else None
     file = root / name
-    inside = not Path(name).is_absolute() and ".." not in Path(name).parts
+    inside = not leads_out(Path(name))
     if not inside or file.suffix.lower() not in EXTENSIONS or not file.is_file():
         what = "is not in the folder" if inside else "leads out of the folder"
         if inside and file.is_file():

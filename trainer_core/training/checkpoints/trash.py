@@ -265,7 +265,12 @@ class Trash:
                     self._forget(entry)
 
     def _forget(self, entry: Path) -> None:
-        remove(entry)
+        parts = [entry / part for part in PARTS]
+        for part in parts:
+            remove(part)
+        # What is open stays on Windows; its note lets a later start remove it.
+        if not any(map(os.path.lexists, parts)):
+            remove(entry)
         lock = self._held.pop(entry.name, None)
         if lock is not None:
             lock.release()

@@ -136,7 +136,7 @@ def require_optimizer(name: str) -> None:
         raise InputError(
             f"training.optimizer.name is {name}, and {package} is not installed",
             f"the package {package}",
-            "Install it: pip install 'adapter-trainer[optimizers]', or set "
+            'Install it: pip install "adapter-trainer[optimizers]", or set '
             "training.optimizer.name to adamw.",
         )
 

@@ -8,6 +8,7 @@ import yaml
 from comfyui.clip_files import write_clip
 from comfyui.conftest import write_images
 from comfyui.test_quick import GOALS, answers
+from fixtures.tables import table
 from PIL import Image
 from safetensors.torch import save_file
 
@@ -158,24 +159,7 @@ def test_a_training_adapter_is_part_of_the_base_while_it_trains(planned):
     assert "without it" in row["why"]
 
 
-@pytest.mark.parametrize(
-    ("case", "found", "remedy"),
-    [
-        ("no captions and no word", "no image of input/my cät 20% has a caption", "a trigger word"),
-        ("edit without pairs", "has no control images, and goal is edit", "control_images"),
-        ("pairs without edit", "has control images, and goal is style", "Set goal to edit."),
-        ("no such folder", "folder: '../../etc'", "Choose a name from the list"),
-        ("motion of images", "the goal motion, and no clip", "one of the goals person, style"),
-        ("clips of images", "holds clips and no images: a.mp4, b.mp4", "a model of videos"),
-        ("a loader on Windows", "there is no diffusion_models/xl/a.safetensors", "list"),
-        ("no loader", "a node that is not known here (SomeLoader)", "Press Run"),
-        ("training adapter of a model", "turbo.safetensors, and a MODEL", "Disconnect model"),
-        ("absent adapter", "absent.safetensors", ""),
-        ("eyes beside a file", "clip_vision is connected, and the base is read", "the MODEL"),
-        ("sound beside a file", "other_expert is connected and audio_vae is", "Disconnect what"),
-        ("an expert beside a file", "expert is high noise, and the base", "expert to auto"),
-    ],
-)
+@pytest.mark.parametrize(("case", "found", "remedy"), table(__file__, "quick refusals"))
 def test_what_does_not_fit_is_told_in_three_parts(planned, case, found, remedy):
     error = planned[case]["error"]
     assert found in error[0]

@@ -265,6 +265,15 @@ def plan_weights(
     return planned(location, spec, device, packing)
 
 
+def weight_files(location: BaseLocation) -> list[Path]:
+    """The files of the denoiser's weights.
+
+    Raises:
+        BaseModelError: When a folder has none.
+    """
+    return shard_files(location.denoiser) if location.file is None else [location.file]
+
+
 def is_quantized(location: BaseLocation) -> bool:
     """Whether a library has quantized the base, which then keeps its format."""
     if location.file is not None:

@@ -24,7 +24,8 @@ from ...offload.machine import Machine, machine_budget
 from ...offload.model_bytes import base_bytes
 from ...offload.possible_plans import Budget, FormatSizes, KeptFormat, StepPace, StepSizes
 from ...printable import shortened, single_line
-from ...weights.loading import is_quantized
+from ...weights.loading import is_quantized, weight_files
+from ...weights.read_ahead import read_ahead
 from ..checkpoints.settings_changes import FORMAT, checkpoint_base_format
 from ..memory.memory_estimate import (
     TINY,
@@ -139,10 +140,13 @@ def _choose(
     items = data.dataset.items
     largest, layers = largest_sample(items)
     stepped = with_largest_batch(config, data.dataset)
-    simulation = run_simulation(
-        stepped, base, largest, device=device, text=text_tokens(items), layers=layers
-    )
-    return choose_step_plan(simulation, base, budget, held)
+    # A new simulation of a large base takes as long as its file does.
+    room = budget.ram_free // 2 if processes.index == 0 else 0
+    with read_ahead(weight_files(data.location), room):
+        simulation = run_simulation(
+            stepped, base, largest, device=device, text=text_tokens(items), layers=layers
+        )
+        return choose_step_plan(simulation, base, budget, held)
 
 
 def leaves_no_choice(

@@ -53,11 +53,14 @@ def resolve_device(setting: str, path: str = "memory.device") -> torch.device:
 
 
 def has_nvidia_gpu() -> bool:
-    """Whether the machine has such a GPU, or its driver's tool, whatever torch finds."""
-    vendors = Path("/sys/bus/pci/devices").glob("*/vendor")
-    return shutil.which("nvidia-smi") is not None or any(
-        each.read_text(encoding="ascii").strip() == "0x10de" for each in vendors
-    )
+    """Whether the machine seems to have such a GPU, whatever torch finds."""
+    signs = ("/dev/nvidiactl", "/dev/dxg")  # the driver's, and that of WSL
+    if shutil.which("nvidia-smi") or any(map(os.path.exists, signs)):
+        return True
+    with contextlib.suppress(OSError):  # a container may hide it
+        vendors = Path("/sys/bus/pci/devices").glob("*/vendor")
+        return any(each.read_bytes().strip() == b"0x10de" for each in vendors)
+    return False
 
 
 def unused_gpu(setting: str) -> str:
@@ -68,11 +71,11 @@ def unused_gpu(setting: str) -> str:
     """
     if setting != "auto" or torch.version.cuda is None or _best_device().type != "cpu":
         return ""
+    if not has_nvidia_gpu():
+        return ""
     shown = os.environ.get("CUDA_VISIBLE_DEVICES")
     if shown is not None and shown.strip() in {"", "-1"}:
         reason, remedy = f"CUDA_VISIBLE_DEVICES is {shown!r}", "Unset CUDA_VISIBLE_DEVICES"
-    elif not has_nvidia_gpu():
-        return ""
     else:
         reason, remedy = "no device answers", "Update the GPU's driver"
         try:

@@ -173,10 +173,10 @@ def test_no_data_becomes_code():
 MAY_READ_TEXT = {
     "trainer_core/filesystem/text_files.py": "the bounded reader itself",
     "trainer_core/requirements.py": "the pack's own pyproject.toml",
-    "trainer_core/device.py": "the system's list of vendors",
     "trainer_core/offload/host_weights.py": "the system's list of this process's own memory",
 }
 MAY_READ_BYTES = {
+    "trainer_core/device.py": "the system's list of vendors",
     "trainer_core/data/image_decoders.py": "an image, after its header was seen",
     "nodes/services/load_run.py": "a workflow, after its size was seen",
     "nodes/services/datasets/report_page.py": "a page of ours, after its size was seen",

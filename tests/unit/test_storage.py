@@ -61,7 +61,7 @@ def refuse(path, *_, **__):
 
 def test_a_folder_is_tried_where_the_system_does_not_say_who_may_write(tmp_path, monkeypatch):
     """The root of a drive of Windows takes folders, and no files."""
-    monkeypatch.setattr(storage, "_ACCESS_TELLS", False)
+    monkeypatch.setattr(storage, "_IS_WINDOWS", True)
     for folder, tried in ((tmp_path, "touch"), (tmp_path / "new", "mkdir")):
         require_folder(folder)
         assert not list(tmp_path.iterdir())
@@ -84,6 +84,7 @@ def test_a_file_that_is_open_for_a_moment_is_waited_for(tmp_path, monkeypatch):
     assert not path.exists()
 
 
-def test_a_path_that_windows_takes_for_too_long_is_told_by_its_length(tmp_path):
+def test_a_path_that_windows_takes_for_too_long_is_told_by_its_length(tmp_path, monkeypatch):
+    monkeypatch.setattr(storage, "_IS_WINDOWS", True)
     error = FileNotFoundError(2, "No such file", f"{tmp_path}/{'x' * 240}")
     assert "LongPathsEnabled" in storage_error(tmp_path / "x", error).remedy

@@ -43,7 +43,7 @@ def prepare_streams() -> None:
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
             reconfigure(errors="backslashreplace")
-    if os.name == "nt" and sys.stdout.isatty():
+    if os.name == "nt" and sys.stdout and sys.stdout.isatty():
         # Any command lets a console of Windows take escape sequences, which progress has.
         os.system("")
 

@@ -27,8 +27,7 @@ from .temporary import Owner, new_owner, patiently, temporary_beside
 from .text_files import parse_json, require_regular
 
 _SHOWN = 200  # characters of a bad path in a message
-_ACCESS_TELLS = os.name != "nt"
-"""Whether the system says who may write to a folder: Windows says that anybody may."""
+_IS_WINDOWS = os.name == "nt"
 _SHORT_PATH = 248  # characters that Windows takes of a folder's path, of a file's 259
 
 
@@ -224,12 +223,12 @@ def storage_error(path: Path, error: OSError) -> StorageError:
         return StorageError(f"{path} cannot be written ({error.strerror})", "write access", remedy)
     named = error.filename if isinstance(error.filename, str) else path
     length = len(str(Path(named).absolute()))
-    if error.errno == errno.ENOENT and length >= _SHORT_PATH:
+    if _IS_WINDOWS and error.errno == errno.ENOENT and length >= _SHORT_PATH:
         return StorageError(
             f"{path} cannot be written: {error.strerror}, at a path of {length} characters",
             "paths that the system takes",
-            f"On Windows: shorten the run's name or the folders above it, or allow paths of more "
-            f"than {_SHORT_PATH} characters (LongPathsEnabled) and start Windows again.",
+            f"Shorten the run's name or the folders above it, or allow paths of more than "
+            f"{_SHORT_PATH} characters (LongPathsEnabled) and start Windows again.",
         )
     return StorageError(
         f"{path} cannot be written ({error})",
@@ -255,7 +254,7 @@ def require_folder(path: Path) -> None:
         # Asked only where it differs: some containers refuse the question.
         effective = hasattr(os, "geteuid") and os.geteuid() != os.getuid()
         allowed = os.access(there, os.W_OK | os.X_OK, effective_ids=effective)
-        if not (allowed and _ACCESS_TELLS):
+        if _IS_WINDOWS or not allowed:  # Windows says of every folder that it may be written
             _try_entry(there, folder=there != place)
     except OSError as error:
         raise storage_error(path, error) from error
@@ -263,15 +262,11 @@ def require_folder(path: Path) -> None:
 
 def _try_entry(place: Path, *, folder: bool) -> None:
     """Make a file or a folder and remove it: network drives say that they take none, and do."""
-    probe = place / f".adapter-trainer-{os.getpid()}"
     try:
-        # The root of a drive of Windows takes folders of everybody, and no files.
-        if folder:
-            probe.mkdir()
-            probe.rmdir()
-        else:
-            probe.touch()
-            probe.unlink()
+        with temporary_beside(place / "probe", ending="") as probe:
+            # The root of a drive of Windows takes folders of everybody, and no files.
+            make = probe.mkdir if folder else probe.touch
+            make()
     except PermissionError as error:
         raise PermissionError(errno.EACCES, f"{place} takes no files") from error
 
@@ -281,7 +276,7 @@ _PAUSE_SECONDS = 0.005
 _PATIENCE_SECONDS = 10.0
 _LARGEST = 1 << 16
 _UNREADABLE = b"\0unreadable"
-"""What is known of a lock that the system does not show: its owner may live."""
+"""What is known of a lock that Windows does not show: its owner may live."""
 
 
 @dataclass(eq=False, slots=True)
@@ -378,11 +373,11 @@ def _take_over(path: Path, dead: bytes, draft: Path) -> bool:
 
 
 def _binds(path: Path, content: bytes) -> bool:
+    if content == _UNREADABLE:
+        return True
     owner = parse_owner(content)
     if owner is not None:
         return owner.is_alive()
-    if content == _UNREADABLE:
-        return True
     # On a disk without links the name is there a moment before the content is.
     try:
         return abs(time.time() - path.stat().st_mtime) < _PATIENCE_SECONDS
@@ -398,10 +393,10 @@ def _content(path: Path) -> bytes | None:
             return file.read(_LARGEST)
     except FileNotFoundError:
         return None
-    except PermissionError:
-        return _UNREADABLE
-    except (OSError, ValueError):
-        return b""
+    except (OSError, ValueError) as error:
+        # Elsewhere it is another account's, which says nothing of the owner.
+        hidden = _IS_WINDOWS and isinstance(error, PermissionError)
+        return _UNREADABLE if hidden else b""
 
 
 def owner_text(owner: Owner) -> str:

@@ -32,6 +32,7 @@ SUFFIX = ".part"
 
 # Windows refuses to move what somebody has open, be it a virus scanner that looks at a new file.
 _PAUSES = (0.05, 0.1, 0.2, 0.5, 1.0) if os.name == "nt" else ()
+_IN_USE = 32  # what Windows calls a sharing violation
 _ASIDE = ".replaced-"
 _OWNED = re.compile(
     r"(?P<kind>\.writing-|\.replaced-)(?P<host>[0-9a-f]{8})-(?P<pid>\d{1,10})-(?P<started>\d{1,12})"
@@ -108,8 +109,12 @@ def remove(path: Path) -> None:
         patiently(lambda: path.unlink(missing_ok=True))
 
 
-def patiently(action: Callable[[], Result]) -> Result:
+def patiently(action: Callable[[], Result], *, reads: bool = False) -> Result:
     """Open, rename or remove something; on Windows wait a little for who has it open.
+
+    Args:
+        reads: Whether it is only read: then access that is denied is not waited for, because a
+            dataset may have thousands of such files.
 
     Raises:
         OSError: When it cannot be done.
@@ -117,7 +122,9 @@ def patiently(action: Callable[[], Result]) -> Result:
     for pause in _PAUSES:
         try:
             return action()
-        except PermissionError:
+        except PermissionError as error:
+            if reads and getattr(error, "winerror", _IN_USE) != _IN_USE:
+                raise
             time.sleep(pause)
     return action()
 

@@ -182,7 +182,8 @@ def _content(path: Path | str, largest: int) -> bytes:
 def _read(path: Path | str, expected: int, most: int) -> bytes:
     """Read a file in as few calls of the system as there can be: datasets have many captions."""
     # A record may be replaced this very moment.
-    file = patiently(lambda: os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0)))
+    flags = os.O_RDONLY | getattr(os, "O_BINARY", 0)
+    file = patiently(lambda: os.open(path, flags), reads=True)
     try:
         content = os.read(file, expected)
         while len(content) not in (expected - 1, most) and (

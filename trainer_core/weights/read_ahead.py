@@ -7,7 +7,8 @@ import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-_PIECE = 4 << 20  # bytes that are read at once, for which the end of the reading waits
+_PIECE = 4 << 20  # bytes that are read at once
+_WAIT_SECONDS = 5.0  # for the last piece; a network drive may hang
 
 
 @contextlib.contextmanager
@@ -31,7 +32,7 @@ def read_ahead(files: Sequence[Path], room: int) -> Iterator[threading.Thread | 
         yield thread
     finally:
         ended.set()
-        thread.join()
+        thread.join(_WAIT_SECONDS)
 
 
 def _size(files: Sequence[Path]) -> float:

@@ -43,7 +43,7 @@ def test_precision_is_what_was_asked_or_what_the_device_does_best(setting, kind,
 def test_a_torch_for_gpus_says_why_it_takes_the_cpu(monkeypatch, shown):
     assert unused_gpu("auto") == ""
     monkeypatch.setattr(torch.version, "cuda", "13.0")
-    monkeypatch.setattr(device, "has_nvidia_gpu", lambda: shown is None)
+    monkeypatch.setattr(device, "has_nvidia_gpu", lambda: True)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if shown is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", shown)

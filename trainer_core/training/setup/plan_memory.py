@@ -140,8 +140,8 @@ def _choose(
     items = data.dataset.items
     largest, layers = largest_sample(items)
     stepped = with_largest_batch(config, data.dataset)
-    # A new simulation of a large base takes as long as its file does.
-    room = budget.ram_free // 2 if processes.index == 0 else 0
+    # A new simulation of a large base takes as long as its file does. A run that goes on has one.
+    room = machine.free_ram() // 2 if processes.index == 0 and held is None else 0
     with read_ahead(weight_files(data.location), room):
         simulation = run_simulation(
             stepped, base, largest, device=device, text=text_tokens(items), layers=layers

@@ -176,7 +176,7 @@ def peak_rows(sizes: StepSizes) -> Iterator[dict[str, Any]]:
             yield {"swap": label} | as_row(rank_plans(sizes, settings, ROOM)[0])
 
 
-def plan_rows(sizes: StepSizes, machine: Mapping[str, Any] = MACHINE) -> Iterator[dict[str, Any]]:
+def plan_rows(sizes: StepSizes, machine: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """The plan that ``auto`` takes on each GPU, and what it would take next."""
     settings = MemorySection().model_copy(update={"swap_slots": EITHER})
     for gpu in GPUS:

@@ -69,9 +69,8 @@ def unused_gpu(setting: str) -> str:
     Returns:
         The reason in words; empty where none is unused.
     """
-    if setting != "auto" or torch.version.cuda is None or _best_device().type != "cpu":
-        return ""
-    if not has_nvidia_gpu():
+    takes_cpu = setting == "auto" and _best_device().type == "cpu"
+    if not takes_cpu or torch.version.cuda is None or not has_nvidia_gpu():
         return ""
     shown = os.environ.get("CUDA_VISIBLE_DEVICES")
     if shown is not None and shown.strip() in {"", "-1"}:

@@ -23,7 +23,7 @@ from ..errors import ConfigError
 from ..families.family import Family
 from ..filesystem.storage import require_folder
 from ..types import Bucket, ClipPart, Conditioning
-from .sampler import SampleRequest, preview_frames
+from .sampler import SampleRequest, preview_frames, with_generated_size
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,9 +143,7 @@ def encode_prompts(
     """
     encoded: list[EncodedPrompt] = []
     for index, line in enumerate(preview.prompts):
-        own = preview.of_prompt(line, index)
-        wide, high = (side // size_step * size_step for side in (own.width, own.height))
-        own = own.model_copy(update={"width": wide, "height": high})
+        own = with_generated_size(preview.of_prompt(line, index), size_step)
         images = _prompt_images(
             own,
             dataset,

@@ -109,15 +109,20 @@ def preview_frames(preview: PreviewSection, family: Family, usual: int) -> int:
     return 1 if grid is None else grid.frames_of(grid.latent_frames(preview.frames or usual))
 
 
+def with_generated_size(preview: PreviewSection, step: int) -> PreviewSection:
+    """The settings with the size that is generated, whose sides are multiples of a step."""
+    wide, high = (side // step * step for side in (preview.width, preview.height))
+    return preview.model_copy(update={"width": wide, "height": high})
+
+
 def size_note(preview: PreviewSection, family: Family, location: BaseLocation) -> str:
     """Which sizes and lengths of previews the base does not generate as they are; else empty."""
     changed: dict[str, None] = {}
     for index, line in enumerate(preview.prompts):
         own = preview.of_prompt(line, index)
-        step = family.latent_step(location)
-        wide, high = (side // step * step for side in (own.width, own.height))
-        if (wide, high) != (own.width, own.height):
-            changed[f"{own.width} x {own.height} become {wide} x {high}"] = None
+        made = with_generated_size(own, family.latent_step(location))
+        if (made.width, made.height) != (own.width, own.height):
+            changed[f"{own.width} x {own.height} become {made.width} x {made.height}"] = None
         if grid := family.clips if own.frames else None:
             frames = grid.frames_of(grid.latent_frames(own.frames or 1))
             if frames != own.frames:

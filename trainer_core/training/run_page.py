@@ -68,7 +68,8 @@ def run_page(version: Path) -> str:
 def _verdict(version: Path, record: Mapping[str, Any]) -> Iterator[str]:
     status = run_status(version, record)
     tone = {"done": "good", "failed": "error"}.get(status, "warning")
-    word = {"lost": "Ended without a word: killed, or the machine went down"}.get(status, status)
+    lost = "Ended without a word: killed, or the machine went down"
+    word = lost if status == "lost" else status
     yield f'<p class="verdict {tone}">{html_text(word, 60).capitalize()}</p>'
     if lines := failure_reason(record).splitlines():
         yield f'<pre class="card">{"<br>".join(html_text(each) for each in lines)}</pre>'

@@ -280,9 +280,8 @@ class _Survey:
             named = f"{place}: the mask {file.shown}"
             if found is None or facts is None:
                 return found is not None, self.listing.path(file)
-            return of_its_shape(
-                named, found, image, image=facts, problems=self.problems
-            ), self.listing.path(file)
+            fits = of_its_shape(named, found, image, image=facts, problems=self.problems)
+            return fits, self.listing.path(file)
         if entry.mask is not None:
             words = f"{{count}} mask(s) of rows are not read (dataset.mask.source: {source}): "
             self.problems.count(words + "{names}", entry.mask)
